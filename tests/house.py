@@ -44,6 +44,7 @@ PYTHON_ROOMS = [
     "backends.client",
     "backends",
     "backends.private_names",
+    "core.peers",
     "core.cache core.group core.node",
     "core.request",
     "core.verification",

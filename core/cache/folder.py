@@ -66,6 +66,14 @@ def identity_of(source_object: SourceObject, salt: bytes) -> Identity:
     return Identity(source_object.name or source_object.uri, server, version, source_object.size_bytes, salted)
 
 
+def digest_of(source_object: SourceObject) -> str:
+    """Return a digest of what decides the bytes of an object, the same on every machine.
+
+    It is not salted, so it lies only in the folder of this user; other machines get what `core/peers` makes of it.
+    """
+    return identity_of(source_object, b"").key
+
+
 def why_not_cached(source_object: SourceObject) -> str | None:
     """Say why an object is not cached; "" if the reason need not be reported, None if the object is cached."""
     source, version = source_object.source, source_object.stored_version
@@ -91,6 +99,7 @@ PRIVATE = 0o700
 DESCRIPTION = "object.json"
 SALT, SALT_BYTES = "salt", 32
 JOURNAL, DATA = "journal", "data"
+DIGEST = "digest"  # `digest_of` the object, for peers
 _KEY = re.compile(r"[0-9a-f]{40}")
 _DEAD = ".removed-"
 # Backup programs leave such folders out: https://bford.info/cachedir/
@@ -168,8 +177,8 @@ class CacheFolder:
         """Whether the object has a folder."""
         return os.path.isdir(self.folder_of(identity))
 
-    def use(self, identity: Identity) -> tuple[str, Lock]:
-        """Make the folder of an object if it is missing, and lock it against removal."""
+    def use(self, identity: Identity, digest: str = "") -> tuple[str, Lock]:
+        """Make the folder of an object if it is missing, and lock it against removal; note the `digest_of` it."""
         path = self.folder_of(identity)
         while True:
             with suppress(FileExistsError):
@@ -179,7 +188,19 @@ class CacheFolder:
                 break  # else another process removed the folder between the two calls
         with suppress(OSError):  # the cache may be read-only
             self._describe(path, identity)
+            if digest and not os.path.exists(os.path.join(path, DIGEST)):
+                with draft_of(os.path.join(path, DIGEST), is_flushed=False) as draft, open(draft, "x") as file:
+                    file.write(digest)
         return path, lock
+
+    def digests(self) -> dict[str, str]:
+        """Return the path of each object's folder by its `digest_of`; an object without one is left out."""
+        found = {}
+        for key in self._keys():
+            path = os.path.join(self._objects, key)
+            with suppress(OSError), open(os.path.join(path, DIGEST)) as file:
+                found[file.read(len(key))] = path
+        return found
 
     def held(self) -> list[Held]:
         """List the objects; the most recently used one comes last."""

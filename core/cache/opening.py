@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from streamer import _native
-from streamer.core.cache.folder import CacheFolder, Held, Identity, identity_of, why_not_cached
+from streamer.core.cache.folder import CacheFolder, Held, Identity, digest_of, identity_of, why_not_cached
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.engine.plan import CachedObject
 from streamer.core.errors import StreamerError
@@ -104,14 +104,18 @@ def _opened(
     numbered = enumerate(zip(objects, reasons, strict=True))
     salt = folder.salt()
     identities = {number: identity_of(each, salt) for number, (each, reason) in numbered if reason is None}
+
+    def place_of(number: int) -> CachedObject:
+        return _place(folder, identities[number], digest_of(objects[number]))
+
     there = [number for number, identity in identities.items() if folder.has(identity)]
-    places = {number: _place(folder, identities[number]) for number in there}
+    places = {number: place_of(number) for number in there}
     new = {number: identity for number, identity in identities.items() if number not in places}
     if new or any(place.entry.held_bytes() < identities[number].size_bytes for number, place in places.items()):
         try:
             fitting = make_room(folder, list(new.values()), cache_bytes)
             for number, _ in zip(new, range(fitting.count), strict=False):
-                places[number] = _place(folder, new[number])
+                places[number] = place_of(number)
             for place in places.values():
                 place.is_written = fitting.is_within_limit
         except OSError as error:  # objects that are already in the cache can still be read
@@ -134,9 +138,9 @@ def _placed(source_object: SourceObject, place: CachedObject) -> SourceObject:
     return replace(source_object, cache=place, version=version)
 
 
-def _place(folder: CacheFolder, identity: Identity) -> CachedObject:
-    path, lock = folder.use(identity)
-    return CachedObject(_native.CacheEntry(os.fsencode(path), identity.size_bytes), path, lock)
+def _place(folder: CacheFolder, identity: Identity, digest: str) -> CachedObject:
+    path, lock = folder.use(identity, digest)
+    return CachedObject(_native.CacheEntry(os.fsencode(path), identity.size_bytes), path, lock, digest)
 
 
 def _remarks_of(reasons: Sequence[str]) -> list[str]:

@@ -139,10 +139,11 @@ class CachedObject:
         is_trusted: Whether items are read from the cache; False after a digest of the storage mismatched.
         is_written: Whether bytes that are read from the object are added to the cache.
         may_wait: Whether readers wait until their bytes are written to the cache, so that none is left out.
+        digest: A digest of what decides the object's bytes, the same on every machine.
     """
 
-    def __init__(self, entry: _native.CacheEntry, folder: str, lock: object) -> None:
-        self.entry, self.folder, self.may_wait = entry, folder, False
+    def __init__(self, entry: _native.CacheEntry, folder: str, lock: object, digest: str = "") -> None:
+        self.entry, self.folder, self.may_wait, self.digest = entry, folder, False, digest
         self.is_trusted = self.is_written = True
         self._lock = lock  # held as long as a session may read or write the files
 

@@ -31,6 +31,10 @@ def _path(kind: str, reason: str) -> Any:
     return field(default=None, metadata={"path": kind, "reason": reason})
 
 
+def _addresses(reason: str) -> Any:
+    return field(default=None, metadata={"kinds": ("dns:",), "reason": reason})
+
+
 def _choice(*words: str, reason: str) -> Any:
     return field(default=None, metadata={"words": words, "reason": reason})
 
@@ -117,6 +121,12 @@ class Options:
         trace: Path of a file to which loads, saves and copies write what they did and when, for Perfetto and
             ``python -m streamer trace``; processes of this machine may write to one file (docs/traces.md). ``""``
             means no trace, even if the environment names a file. Automatic: none.
+        peers: Other machines whose caches may have the bytes: a list of ``host:port``, or ``"dns:NAME:PORT"`` for all
+            addresses of a name, as of a headless service. They are asked before the storage, and this process serves
+            its own cache to them; both need `cache_dir`, and a token (docs/fleet.md). In the environment, a list has
+            commas. ``""`` means none, even if the environment names some. Automatic: none.
+        max_serving_bytes_per_second: Maximum number of bytes that this process sends to its peers in a second, for the
+            sake of others on the same network. Automatic: no limit.
         share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the
             same time read each byte once between them. ``"off"``: each process reads for itself. Automatic: ``"node"``
             in processes that were launched together (torchrun, vLLM, SGLang, MPI), for loads of 64 MiB and more.
@@ -160,6 +170,8 @@ class Options:
     cache_bytes: int | None = _knob(MIB, 1024 * TIB, "bytes", "the disk has other users")
     allow_missing_shards: bool | None = _switch("a model without all its weights is wrong")
     trace: str | os.PathLike[str] | None = _path("file", "it takes up to a fiftieth of the time")  # noqa: RUF009 (as the others)
+    peers: str | Sequence[str] | None = _addresses("only the user knows which machines load the same")
+    max_serving_bytes_per_second: int | None = _knob(64 * KIB, TIB, "bytes/s", "only the user knows the neighbours")
     share: str | None = _choice("node", "off", reason="only the user knows which processes load the same checkpoint")
 
     def __post_init__(self) -> None:
@@ -170,6 +182,8 @@ class Options:
                 object.__setattr__(self, knob.name, value)
             if kind := knob.metadata.get("path"):
                 object.__setattr__(self, knob.name, _path_of(kind, knob.name, value))
+            elif kinds := knob.metadata.get("kinds"):
+                object.__setattr__(self, knob.name, _addresses_of(kinds, knob.name, value))
             elif value is not None and "low" in knob.metadata:
                 _check_bounds(knob.name, value, knob.metadata)
             elif value is None and knob.default is not None:
@@ -235,13 +249,15 @@ def _check_word(source: str, value: object, metadata: Mapping[str, Any]) -> None
         raise OptionError(f"{source} must be {words}, not {str(value)[:80]!r}")
 
 
-def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool | str:
+def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool | str | tuple[str, ...] | None:
     source = f"STREAMER_{name.upper()}"
     if "path" in metadata:
         return _path_of(metadata["path"], source, text) or ""
     if "words" in metadata:
         _check_word(source, text, metadata)
         return text
+    if "kinds" in metadata:
+        return _addresses_of(metadata["kinds"], source, text)
     if "low" not in metadata:
         return _truth(name, text)
     value = _bytes(source, text) if _is_in_bytes(metadata) else _number(name, text)
@@ -258,6 +274,18 @@ def _path_of(kind: str, name: str, value: object) -> str | None:
     if "://" in path:
         raise OptionError(f"{name} must be a {kind} of this machine, not a URL", hint="Give a path, as /var/cache/x")
     return path
+
+
+def _addresses_of(kinds: Sequence[str], name: str, value: Any) -> str | tuple[str, ...] | None:
+    if value is None or value == "" or (isinstance(value, str) and value.startswith(tuple(kinds))):
+        return None if value is None else str(value)
+    hint = f"Give a list of host:port, or {' or '.join(f'{each}…' for each in kinds)}"
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, (list, tuple)) or not all(
+        isinstance(each, str) and ":" in each for each in listed or [0]
+    ):
+        raise OptionError(f"{name} must be addresses, not {str(value)[:80]!r}", hint=hint)
+    return tuple(each.strip() for each in listed)
 
 
 def _is_in_bytes(metadata: Mapping[str, Any]) -> bool:

@@ -29,7 +29,18 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 PREFIX = "STREAMER_"
 OTHERS = (
-    *("DISABLED_PLUGINS", "DISABLE_PATCHES", "KEY", "LORA_URL", "PLUGINS", "PROGRESS", "TAKE_OVER_RUNAI", "VERIFY"),
+    *(
+        "DISABLED_PLUGINS",
+        "DISABLE_PATCHES",
+        "KEY",
+        "LORA_URL",
+        "PEERS_TOKEN",
+        "PEERS_TOKEN_FILE",
+        "PLUGINS",
+        "PROGRESS",
+        "TAKE_OVER_RUNAI",
+        "VERIFY",
+    ),
     "LIBRARY",  # read by the library of Run:ai
 )
 NEAREST = 0.55  # least similarity: MEMORY_LIMIT is like MEMORY_LIMIT_BYTES, HOST is like no name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-# Credentials that the clients of S3, Azure and the Hub read. Names of accounts and key ids are no secrets.
+# Credentials that the clients of S3, Azure and the Hub read, and peers. Names of accounts and key ids are no secrets.
 CREDENTIALS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -22,6 +22,7 @@ CREDENTIALS = (
     "AZURE_PASSWORD",
     "HF_TOKEN",
     "HUGGING_FACE_HUB_TOKEN",
+    "STREAMER_PEERS_TOKEN",
 )
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 

@@ -1,11 +1,14 @@
-"""The commands for a cache: ``cache path``, ``ls``, ``rm``, ``verify`` and ``warm``."""
+"""The commands for a cache: ``cache path``, ``ls``, ``rm``, ``verify``, ``warm`` and ``serve``."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +18,6 @@ from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from streamer.core.cache.folder import CacheFolder
 
 _folder_option = click.option("--cache-dir", metavar="DIR", help="The folder, in place of STREAMER_CACHE_DIR.")
@@ -140,6 +141,45 @@ def warm_checkpoint(*, uri: str, cache_dir: str | None, storage_options: dict[st
     there = f"{counted(report.shards, 'shard')}, {size_text(report.bytes)} in the cache"
     read = f"{size_text(report.read_bytes)} of them read in {report.seconds:.2f} s"
     output.show(asdict(report), printable(f"{report.uri}: {there}, {read}"))
+
+
+@cache.command("serve")
+@click.option("--host", default="", help="Address to listen on; all, if it is not given.")
+@click.option("--port", default=7070, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--token-file", metavar="FILE", help="The peers' token, in place of STREAMER_PEERS_TOKEN.")
+@click.option("--max-bytes-per-second", metavar="BYTES", help="Most that is sent in a second, as 500MB.")
+@_folder_option
+@continues
+def serve_peers(
+    *,
+    host: str,
+    port: int,
+    token_file: str | None,
+    max_bytes_per_second: str | None,
+    cache_dir: str | None,
+    output: Output,
+) -> None:
+    """Give the bytes of the cache to peers that have the token, until it is ended.
+
+    Loads with STREAMER_PEERS do this by themselves; this is for a node whose program ends after its load.
+
+    Example: python -m streamer cache serve --port 7070
+    """
+    from streamer.core.options.options import Options  # noqa: PLC0415 (as needed)
+    from streamer.core.peers.names import token_of  # noqa: PLC0415 (as needed)
+    from streamer.core.peers.server import PeerServer  # noqa: PLC0415 (as needed)
+
+    rate: Any = max_bytes_per_second
+    most = Options(max_serving_bytes_per_second=rate).max_serving_bytes_per_second or 0
+    path, stopped = _path(cache_dir), threading.Event()
+    server = PeerServer(path, host, port, token_of(token_file), most)
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        output.show({"address": server.address, "path": path}, f"serving {path} at {server.address}", server.address)
+        sys.stdout.flush()
+        stopped.wait()
+    finally:
+        server.close()
 
 
 def _path(cache_dir: str | None) -> str:

@@ -13,9 +13,12 @@ from streamer.core.options.settings import resolve
 CHOICES = {"share": ("node", "off")}
 SWITCHES = ["allow_missing_shards", "check_memory", "direct_io", "gpudirect", "io_uring"]
 PATHS = ["cache_dir", "trace"]
+ADDRESSES = ["peers"]
 
 
-@each_row("knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *PATHS, *CHOICES)])
+@each_row(
+    "knob", [field.name for field in fields(Options) if field.name not in (*SWITCHES, *PATHS, *CHOICES, *ADDRESSES)]
+)
 def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outside(knob):
     metadata = {field.name: field.metadata for field in fields(Options)}[knob]
     assert metadata["unit"]

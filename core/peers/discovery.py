@@ -1,0 +1,97 @@
+"""Finds the addresses of peers: from a list, or from all addresses of a name.
+
+An address is ``host:port``, or ``[host]:port`` for IPv6. The own address of this process is left out. A look-up ends
+after `LONGEST_LOOKUP_S`, and then gives what the last one gave: peers are an offer, and no load waits for a name.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from threading import Thread
+
+from streamer.core.errors import OptionError
+
+LONGEST_LOOKUP_S = 2.0
+_last_found: dict[str, list[str]] = {}  # by `peers` as text
+
+
+def addresses_of(peers: str | Sequence[str], own_port: int | None = None) -> list[str]:
+    """Return the addresses of all peers but this process, which serves on `own_port` or on none.
+
+    Example:
+        >>> addresses_of(["10.255.0.1:7070", "[fd00::2]:7070"])
+        ['10.255.0.1:7070', '[fd00::2]:7070']
+    """
+    if not isinstance(peers, str):
+        found = list(peers)
+    elif peers.startswith("dns:"):
+        found = _in_time(peers)
+    else:
+        raise OptionError(f"unknown kind of peers: {peers[:80]!r}", hint="Give dns:NAME:PORT, or a list of host:port")
+    return [each for each in dict.fromkeys(found) if not _is_own(each, own_port)]
+
+
+def own_ports(peers: str | Sequence[str]) -> list[int]:
+    """Return the ports on which this process may serve, as the others expect it: of a list, those of its own hosts."""
+    if isinstance(peers, str):
+        return [split_address(peers.partition(":")[2])[1]] if peers.startswith("dns:") else []
+    return [port for host, port in map(split_address, peers) if any(map(_is_local, _ips_of(host)))]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split an address into host and port; raises OptionError if it is none.
+
+    Example:
+        >>> split_address("[::1]:7070"), split_address("svc.ns:7070")
+        (('::1', 7070), ('svc.ns', 7070))
+    """
+    host, _, port = address.rpartition(":")
+    is_bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+    if not host or is_bare_ipv6 or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise OptionError(f"{address[:80]!r} is no address of a peer", hint="Write host:port, or [host]:port for IPv6")
+    return host.strip("[]"), int(port)
+
+
+def joined_address(host: str, port: int) -> str:
+    """Join host and port; see `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _in_time(peers: str) -> list[str]:
+    """Look a name up on another thread, because the system's look-up has no deadline."""
+    thread = Thread(target=_look_up, args=(peers,), name="streamer-peerdns", daemon=True)
+    thread.start()
+    thread.join(LONGEST_LOOKUP_S)
+    return _last_found.get(peers, [])
+
+
+def _look_up(peers: str) -> None:
+    """Remember every address of a name, in an order that is the same on each machine."""
+    host, port = split_address(peers.partition(":")[2])
+    if ips := _ips_of(host):  # else the name server is away: the last answer stays
+        _last_found[peers] = [joined_address(ip, port) for ip in ips]
+
+
+def _ips_of(host: str) -> list[str]:
+    with suppress(OSError, UnicodeError):
+        return sorted({str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+    return []
+
+
+def _is_own(address: str, own_port: int | None) -> bool:
+    if own_port is None or split_address(address)[1] != own_port:
+        return False
+    return any(map(_is_local, _ips_of(split_address(address)[0])))
+
+
+@lru_cache(maxsize=4096)
+def _is_local(ip: str) -> bool:
+    """Whether an address is one of this machine: only then a socket can be bound to it."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((ip, 0))
+        return True
+    return False

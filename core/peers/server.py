@@ -1,0 +1,312 @@
+"""The server that a peer is: it gives the bytes of its cache to other machines that have the token.
+
+Plain HTTP/1.1 on one port. ``POST /v1/held`` says which ranges of which objects the cache holds, with their CRC32C;
+``GET /v1/objects/NAME`` gives a range of one. `core/peers/names.py` says what a name is. Guarantees: without the token
+nothing is said, not even whether an object is there; nothing is written; at most `MOST_CONNECTIONS` are served at a
+time, and a connection that says nothing for `IDLE_S` is closed; all threads have names, and `close` joins them. What a
+client gets may still be damaged: it compares the CRC32C, and never believes a peer without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from threading import Event, Lock, Semaphore, Thread
+from typing import Any
+
+from streamer import _native
+from streamer.core.cache.folder import DATA, CacheFolder
+from streamer.core.errors import StorageError
+from streamer.core.peers.discovery import joined_address
+from streamer.core.peers.names import is_token, wire_name
+
+MOST_CONNECTIONS = 256  # each has a thread, which mostly waits in the kernel
+MOST_QUESTION_BYTES = 16 << 20  # half a million ranges
+IDLE_S = 5.0  # clients keep connections for their next load, and others may wait for this one's place
+CHUNK_BYTES = 4 << 20  # given to the kernel at a time; less if the rate is limited
+RESCAN_S = 0.2  # between two looks at which objects the folder has
+OBJECTS = "/v1/objects/"
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class PeerServer:
+    """Serves the cache in a folder until it is closed.
+
+    Args:
+        cache_dir: The folder; it need not exist yet.
+        host: Address to listen on; "" for all, of IPv4 and IPv6.
+        port: Port to listen on; 0 for any that is free.
+        token: What clients must send; `streamer.core.peers.names.token_of` reads it.
+        max_bytes_per_second: Maximum rate of all answers together; 0 for none.
+    """
+
+    def __init__(
+        self, cache_dir: str, host: str = "", port: int = 0, token: str = "", max_bytes_per_second: int = 0
+    ) -> None:
+        if not token:
+            raise ValueError("a peer without a token would serve anybody")
+        self.token, self.rate, self.sent_bytes = token, _Rate(max_bytes_per_second), 0
+        self._held = _Held(cache_dir, token)
+        self._listener = _listener(host, port)
+        self.closing = Event()
+        self._slots = Semaphore(MOST_CONNECTIONS)
+        self._lock = Lock()
+        self._connections: dict[socket.socket, Thread] = {}
+        self._acceptor = Thread(target=self._accept, name="streamer-peers", daemon=True)
+        self._acceptor.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens: ``host:port``; the host is this machine's name if it listens on all addresses."""
+        host, port = self._listener.getsockname()[:2]
+        return joined_address(socket.gethostname() if host in ("::", "0.0.0.0") else host, port)  # noqa: S104 (compared)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop serving and join every thread; answers under way are cut."""
+        if self.closing.is_set():
+            return
+        self.closing.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
+        self._slots.release()  # ends the wait for one
+        self._acceptor.join()
+        self._listener.close()
+        with self._lock:
+            threads = list(self._connections.items())
+        for connection, _ in threads:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for _, thread in threads:
+            thread.join()
+
+    def held(self, question: Any) -> dict[str, Any]:
+        """Answer which ranges are there: a list of CRC32C for each object, null for what is not."""
+        return {name: self._held.checksums(name, ranges) for name, ranges in _checked(question).items()}
+
+    def opened(self, name: str) -> tuple[Any, int] | None:
+        """Open the file of an object, and return it with its size; None if there is no such object."""
+        return self._held.opened(name)
+
+    def note_sent(self, size_bytes: int) -> None:
+        """Count bytes that were sent."""
+        with self._lock:
+            self.sent_bytes += size_bytes
+
+    def _accept(self) -> None:
+        while not self.closing.is_set():
+            self._slots.acquire()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed, or short of descriptors
+                self._slots.release()
+                self.closing.wait(0.05)
+                continue
+            thread = Thread(target=self._serve, args=(connection,), name="streamer-serve", daemon=True)
+            with self._lock:
+                self._connections[connection] = thread
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no thread
+                self._drop(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            if not self.closing.is_set():
+                with suppress(OSError):  # the client has gone, or says nothing
+                    _Handler(connection, None, self)  # type: ignore[arg-type]  # it needs no address, and no socketserver
+        finally:
+            self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+        connection.close()
+        self._slots.release()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of a client."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "streamer", ""
+    timeout = IDLE_S
+    disable_nagle_algorithm = True
+    server: PeerServer  # type: ignore[assignment]
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: a fleet that loads asks a thousand times a second."""
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not self._is_allowed():
+            return
+        if self.path != "/v1/held" or not (length.isascii() and length.isdigit()):
+            self._refuse(404 if self.path != "/v1/held" else 411)
+        elif int(length) > MOST_QUESTION_BYTES:
+            self._refuse(413)
+        else:
+            try:
+                answer = self.server.held(json.loads(self.rfile.read(int(length))))
+            except (ValueError, RecursionError):
+                self._refuse(400)
+            else:
+                self._answer(200, json.dumps({"objects": answer}).encode())
+
+    def do_GET(self) -> None:
+        if not self._is_allowed():
+            return
+        found = self.server.opened(self.path.removeprefix(OBJECTS)) if self.path.startswith(OBJECTS) else None
+        if found is None:
+            self._answer(404)
+            return
+        file, size = found
+        with file:
+            asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+            begin, end = (int(asked[1]), int(asked[2]) + 1) if asked else (0, 0)
+            if begin < end <= size:
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+                self.send_header("Content-Length", str(end - begin))
+                self.end_headers()
+                self._send(file, begin, end)
+            else:
+                self._answer(416)
+
+    def _send(self, file: Any, begin: int, end: int) -> None:
+        rate = self.server.rate
+        while begin < end:
+            size = min(end - begin, CHUNK_BYTES, rate.chunk_bytes)
+            if not rate.wait_for(size, self.server.closing) or self.connection.sendfile(file, begin, size) != size:
+                self.close_connection = True  # what was announced does not come
+                return
+            self.server.note_sent(size)
+            begin += size
+
+    def _is_allowed(self) -> bool:
+        if is_token(self.headers.get("Authorization", ""), self.server.token):
+            return True
+        self._refuse(401)
+        return False
+
+    def _refuse(self, status: int) -> None:
+        """Answer, and close the connection: the body of the request was not read."""
+        self.close_connection = True
+        self._answer(status)
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _Held:
+    """The objects of a cache, by their names between peers."""
+
+    def __init__(self, cache_dir: str, token: str) -> None:
+        self._cache_dir, self._token = cache_dir, token
+        self._lock = Lock()
+        self._scanned = -RESCAN_S
+        self._paths: dict[str, str] = {}
+        self._entries: dict[str, tuple[int, _native.CacheEntry]] = {}  # with the inode of the folder
+
+    def checksums(self, name: str, ranges: list[tuple[int, int]]) -> list[int | None]:
+        """Return the CRC32C of each range; None for one of which a byte is missing."""
+        entry = self._entry(name)
+        if entry is None:
+            return [None] * len(ranges)
+        entry.refresh()
+        return [entry.checksum(begin, end) if begin < end else None for begin, end in ranges]
+
+    def opened(self, name: str) -> tuple[Any, int] | None:
+        """Open the file of an object; it can still be read if the cache removes it meanwhile."""
+        path = self._path(name)
+        with suppress(OSError):
+            if path is not None:
+                file = open(os.path.join(path, DATA), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+                return file, os.fstat(file.fileno()).st_size
+        return None
+
+    def _entry(self, name: str) -> _native.CacheEntry | None:
+        path = self._path(name)
+        if path is None:
+            return None
+        try:
+            inode = os.stat(path).st_ino
+            known = self._entries.get(name)
+            if known is None or known[0] != inode:  # removed and made again
+                size = os.stat(os.path.join(path, DATA)).st_size
+                known = self._entries[name] = inode, _native.CacheEntry(os.fsencode(path), size)
+        except OSError:
+            self._entries.pop(name, None)
+            return None
+        return known[1]
+
+    def _path(self, name: str) -> str | None:
+        with self._lock:
+            path = self._paths.get(name)
+            is_due = time.monotonic() >= self._scanned + RESCAN_S
+            if (path is None or not os.path.isdir(path)) and is_due and _NAME.fullmatch(name):
+                with suppress(OSError, StorageError):  # the folder is not there yet, or others may write it
+                    digests = CacheFolder.opened(self._cache_dir, makes=False).digests()
+                    self._paths = {wire_name(digest, self._token): path for digest, path in digests.items()}
+                self._scanned = time.monotonic()
+                self._entries = {each: entry for each, entry in self._entries.items() if each in self._paths}
+            return self._paths.get(name)
+
+
+class _Rate:
+    """Spreads what is sent over time."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._bytes_per_second, self._free_at, self._lock = bytes_per_second, 0.0, Lock()
+        self.chunk_bytes = max(1, bytes_per_second // 16) if bytes_per_second else CHUNK_BYTES
+
+    def wait_for(self, size_bytes: int, closing: Event) -> bool:
+        """Wait until so much may be sent; False if the server closes meanwhile."""
+        if not self._bytes_per_second:
+            return not closing.is_set()
+        with self._lock:
+            begin = max(self._free_at, time.monotonic())
+            self._free_at = begin + size_bytes / self._bytes_per_second
+        return not closing.wait(max(0.0, begin - time.monotonic()))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Listen; without a host, on all addresses of both kinds."""
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        where = joined_address(host or "*", port)
+        hint = "Name another port, or end the process that has it"
+        raise StorageError(f"no peer can listen on {where}: {error.strerror or error}", hint=hint) from error
+
+
+def _checked(question: Any) -> dict[str, list[tuple[int, int]]]:
+    """Return the ranges that a client asks for, by object; raises ValueError for anything else."""
+    objects = question.get("objects") if isinstance(question, dict) else None
+    if not isinstance(objects, dict):
+        raise ValueError("no objects")
+    return {name: [_range(each) for each in ranges] for name, ranges in objects.items() if isinstance(ranges, list)}
+
+
+def _range(value: Any) -> tuple[int, int]:
+    if isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each < 1 << 62 for each in value):
+        return value[0], value[1]
+    raise ValueError("no range")
