@@ -13,7 +13,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,13 +48,13 @@ class LoadStatus:
         total_bytes: The bytes that are read.
         stage: The first stage. A load that locates its checkpoint is shown at once.
         is_shown: False if the load has a status elsewhere.
-        trace: A `SessionTrace`, which is told of each stage, too; or None.
+        watchers: They are told of each stage, too (see streamer/core/trace/watcher.py).
     """
 
     def __init__(
-        self, label: str, total_bytes: int, stage: int = READING, *, is_shown: bool = True, trace: Any = None
+        self, label: str, total_bytes: int, stage: int = READING, *, is_shown: bool = True, watchers: Sequence[Any] = ()
     ) -> None:
-        self._trace, self._is_shown = trace, is_shown
+        self._watchers, self._is_shown = watchers, is_shown
         self._facts: dict[str, Any] = {"uri": label[:300], "total_bytes": total_bytes}
         self.total_bytes = total_bytes
         self._written = self._since = time.monotonic()
@@ -67,8 +67,9 @@ class LoadStatus:
 
     def enter(self, stage: int, since: float | None = None) -> None:
         """Note that a stage begins, or goes on since then."""
-        if self._trace is not None and self._process == os.getpid():
-            self._trace.enter(stage)
+        if self._watchers and self._process == os.getpid():
+            for each in self._watchers:
+                each.enter(stage)
         if stage != self._stage and self._process == os.getpid():
             self._stage, self._since = stage, since or time.monotonic()
             if self._page is not None and self._at is not None:
@@ -86,8 +87,8 @@ class LoadStatus:
 
     def update(self, facts: Callable[[], dict[str, Any]]) -> None:
         """Write facts, if it is time; the function is called only then."""
-        if self._trace is not None:
-            self._trace.look()
+        for each in self._watchers:
+            each.look()
         now = time.monotonic()
         if now < self._written + (WRITTEN_EVERY_S if self._at is not None else SHOWN_AFTER_S):
             return
@@ -105,14 +106,14 @@ class LoadStatus:
 
     def fail(self, error: BaseException) -> None:
         """Note the error that ends the load."""
-        if self._trace is not None:
-            self._trace.fail(error)
+        for each in self._watchers:
+            each.fail(error)
 
     def close(self) -> None:
         """Free the slot; it may be called again."""
-        trace, self._trace = self._trace, None
-        if trace is not None and self._process == os.getpid():
-            trace.end()
+        watchers, self._watchers = self._watchers, ()
+        for each in watchers if self._process == os.getpid() else ():
+            each.end()
         at, self._at = self._at, None
         if at is not None and self._page is not None and self._process == os.getpid():
             _STAGE.pack_into(self._page, at, 0, 0.0)

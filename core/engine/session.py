@@ -189,10 +189,10 @@ class ReadSession:
         return int(self._engine.stats()["bytes_landed"])
 
     def _new_status(self, *, is_shown: bool) -> LoadStatus:
-        tracer, names = self._settings.tracer, [each.uri for each in self._objects]
-        trace = None if tracer is None else tracer.session(self._engine, names)
+        names = [each.uri for each in self._objects]
+        watchers = [each.session(self._engine, names) for each in self._settings.watchers]
         label = names[0] if names else ""
-        return LoadStatus(label, self._plan.span_bytes, is_shown=is_shown, trace=trace)
+        return LoadStatus(label, self._plan.span_bytes, is_shown=is_shown, watchers=watchers)
 
     def _outage_news(self, on_wait: Callable[[str], None] | None) -> OutageNews | None:
         """Watch the servers of the objects; files have none."""

@@ -108,7 +108,7 @@ def opened_together(
     Each rank opens its stores with its own credentials, which sign its own requests. Files that are mounted or local
     are looked up by each rank, because each machine may have others under the same path.
     """
-    member.deadline, member.tracer = settings.deadline, settings.tracer
+    member.deadline, member.watchers = settings.deadline, settings.watchers
     if request.fs is None and all(scheme_of(each) == "file" for each in request.uris):
         checkpoint = opened(settings)
     elif member.rank == 0:

@@ -26,7 +26,7 @@ from streamer.core.load_status import RANKS, LoadStatus
 from streamer.core.options.limits import Deadline
 
 if TYPE_CHECKING:
-    from streamer.core.trace.tracer import Tracer
+    from streamer.core.trace.watcher import Watcher
 
 Result = TypeVar("Result")
 
@@ -62,7 +62,7 @@ class Member:
         status: Status of the load that reads, or None; without it, each wait has its own.
         awaited: Ranks that are not ready, as far as this rank knows.
         processes: By rank, the numbers of processes of this machine.
-        tracer: The trace of this rank's load, or None.
+        watchers: The watchers of this rank's load.
         waited_s: How long this rank has waited for others.
     """
 
@@ -74,7 +74,7 @@ class Member:
         self.device = self._device()
         self.silence_s, self.silence_option = SILENCE_S, "block_deadline_s"
         self.deadline: Deadline | None = None
-        self.tracer: Tracer | None = None
+        self.watchers: tuple[Watcher, ...] = ()
         self.waited_s = 0.0
         self.is_over = self.size == 1
         self.status: LoadStatus | None = None
@@ -204,7 +204,7 @@ class Member:
         began = time.monotonic()
         try:
             with ExitStack() as stack:
-                shown_at = began + (LATE_S if self.status and self.tracer is None else 0.0)
+                shown_at = began + (LATE_S if self.status and not self.watchers else 0.0)
                 while not self._is_done(work):
                     if time.monotonic() > shown_at:
                         shown_at = math.inf
@@ -227,8 +227,8 @@ class Member:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Show on the status page that this rank waits for others."""
-        trace = None if self.tracer is None else self.tracer.session()
-        own = None if self.status else LoadStatus(self.name_of(self.rank), 0, RANKS, trace=trace)
+        watchers = [each.session() for each in self.watchers]
+        own = None if self.status else LoadStatus(self.name_of(self.rank), 0, RANKS, watchers=watchers)
         self.status = self.status or own
         assert self.status is not None
         try:

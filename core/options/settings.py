@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from streamer.core.imported import if_imported
 from streamer.core.options.limits import Deadline, Limits
 from streamer.core.options.machine import free_bytes, local_rank, local_ranks, memory_bytes, processors, sharers
 from streamer.core.options.options import GIB, MIB, Options
@@ -18,6 +20,7 @@ from streamer.core.outages.counters import EarlierCounters
 if TYPE_CHECKING:
     from streamer.core.findings import Findings
     from streamer.core.trace.tracer import Tracer
+    from streamer.core.trace.watcher import Watcher
 
 DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache, 4 MiB costs a tenth more CPU, 16 MiB saves nothing
 FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it if the server is faster with larger requests
@@ -55,12 +58,31 @@ class Settings(Options):
     earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
     # What another process has found already, or is to be told; None unless processes open together.
     findings: Findings | None = field(default=None, compare=False, repr=False)
-    # What writes the file of `trace`, or None.
+    # What writes the file of `trace`, or None; it is one of the watchers.
     tracer: Tracer | None = field(default=None, compare=False, repr=False)
+    watchers: tuple[Watcher, ...] = field(default=(), compare=False, repr=False)
 
-    def traced(self, category: str, name: str, **facts: Any) -> AbstractContextManager[None]:
-        """Return a context manager: a trace, if there is one, shows the calling thread in the block."""
-        return nullcontext() if self.tracer is None else self.tracer.during(category, name, **facts)
+    def traced(self, category: str, name: str, **facts: Any) -> AbstractContextManager[Any]:
+        """Return a context manager: watchers see what the calling thread does in the block."""
+        if not self.watchers:
+            return nullcontext()
+        stack = ExitStack()
+        for each in self.watchers:
+            stack.enter_context(each.during(category, name, **facts))
+        return stack
+
+    def watched(self, kind: str, uri: str) -> AbstractContextManager[None]:
+        """Return a context manager that tells watchers of the error that ends a load, a save or a copy."""
+        return self._told_of_errors(kind, uri) if self.watchers else nullcontext()
+
+    @contextmanager
+    def _told_of_errors(self, kind: str, uri: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        except BaseException as error:
+            self.trace_end(kind, uri, 0, time.monotonic() - began, is_complete=False, error=error)
+            raise
 
     def trace_end(
         self,
@@ -71,12 +93,14 @@ class Settings(Options):
         bound_by: Mapping[str, float] = MappingProxyType({}),
         *,
         is_complete: bool = True,
+        error: BaseException | None = None,
         **facts: Any,
     ) -> None:
-        """Note in the trace, if there is one, what a load, a save or a copy did, and write the file."""
-        if self.tracer is not None:
-            told = {"kind": kind, "uri": uri, "bytes": size_bytes, "seconds": seconds, "is_complete": is_complete}
-            self.tracer.end_load({**told, **facts}, bound_by, is_limited=bool(self.max_bytes_per_second))
+        """Tell watchers what a load, a save or a copy did; the file of a trace is written."""
+        told = {"kind": kind, "uri": uri, "bytes": size_bytes, "seconds": seconds, "is_complete": is_complete}
+        limit = {"max_bytes_per_second": self.max_bytes_per_second} if self.max_bytes_per_second else {}
+        for each in self.watchers:
+            each.end({**told, **limit, **facts}, bound_by, error)
 
     @property
     def deadline(self) -> Deadline:
@@ -90,6 +114,7 @@ class Settings(Options):
 def resolve(options: Options | None) -> Settings:
     """Complete the options: from the environment first, then for this machine."""
     user = (options or Options()).filled_from_environment()
+    tracer = _tracer(user.trace) if user.trace else None
     warn_of_typos(each.name for each in fields(Options))
     chosen = {
         "max_bytes_per_second": user.max_bytes_per_second or 0,
@@ -105,7 +130,8 @@ def resolve(options: Options | None) -> Settings:
         limits=Limits(**{name: getattr(user, name) for name in Limits._fields if hasattr(user, name)}),
         node_limit_bytes=user.memory_limit_bytes or chosen["memory_limit_bytes"] * sharers(),
         began=time.monotonic(),
-        tracer=_tracer(user.trace) if user.trace else None,
+        tracer=tracer,
+        watchers=_watchers(tracer),
     )
 
 
@@ -113,6 +139,19 @@ def _tracer(path: Any) -> Tracer:
     from streamer.core.trace.tracer import tracer_of  # noqa: PLC0415 (few loads are traced)
 
     return tracer_of(path, local_ranks(), local_rank())
+
+
+def _watchers(tracer: Tracer | None) -> tuple[Watcher, ...]:
+    watchers: list[Watcher | None] = [tracer]
+    if "NVTX_INJECTION64_PATH" in os.environ:
+        from streamer.core.trace.nvtx import nvtx_ranges  # noqa: PLC0415 (Nsight is seldom there)
+
+        watchers.append(nvtx_ranges())
+    if if_imported("opentelemetry.trace") or if_imported("opentelemetry.metrics"):
+        from streamer.core.trace.open_telemetry import OpenTelemetry  # noqa: PLC0415 (as above)
+
+        watchers.append(OpenTelemetry())
+    return tuple(each for each in watchers if each is not None)
 
 
 def _default_memory_limit_bytes() -> int:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from streamer.core import VERSION
 from streamer.core.bounds import advice_on
-from streamer.core.errors import StreamerError
 from streamer.core.load_status import CONSUMER, RANKS, READING, SHORTEST_US, began_at, now_us
 from streamer.core.log import OwnLogger
 from streamer.core.trace.file import NO_ROOM, Part, add, check_path, unwritable
+from streamer.core.trace.watcher import STAGES, SessionWatcher, Watcher, text_of
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -39,7 +39,7 @@ _log = OwnLogger()
 _text = json.dumps
 
 
-class Tracer:
+class Tracer(Watcher):
     """The events of this process for one file. Thread-safe."""
 
     def __init__(self, path: str, most_events: int, rank: int | None) -> None:
@@ -88,7 +88,8 @@ class Tracer:
         try:
             yield
         finally:
-            self.span(category, name, began_us, **args)
+            if category != "hand_over" or now_us() - began_us >= SHORTEST_US:
+                self.span(category, name, began_us, **args)
 
     def instant(self, name: str, **args: Any) -> None:
         """Add something that happened now on the calling thread."""
@@ -96,7 +97,7 @@ class Tracer:
         with self._lock:
             self._add_line(now_us(), f'"ph": "i", "s": "t", "name": {_text(name)}', self._lane(*thread), _text(args))
 
-    def session(self, engine: _native.Session | None = None, names: Sequence[str] = ()) -> SessionTrace:
+    def session(self, engine: _native.Session | None = None, names: Sequence[str] = ()) -> SessionWatcher:
         """Return what traces a session of an engine, or of a group without one."""
         return SessionTrace(self, engine, names)
 
@@ -108,10 +109,11 @@ class Tracer:
             for row in sorted(rows, key=itemgetter(3)):
                 self._add_native(row, names)
 
-    def end_load(self, facts: Mapping[str, Any], shares: Mapping[str, float], *, is_limited: bool = False) -> None:
-        """Note a load that has ended, and write the file."""
+    def end(self, facts: Mapping[str, Any], shares: Mapping[str, float], error: BaseException | None) -> None:
+        """Note what has ended, and write the file."""
         bounds = [{"what": word, "share": share} for word, share in shares.items()]
-        advice = advice_on(shares, is_limited=is_limited)
+        advice = advice_on(shares, is_limited="max_bytes_per_second" in facts)
+        facts = facts if error is None else {**facts, "error": text_of(error)}
         with self._lock:
             self._check_process()
             self._changes += 1
@@ -241,8 +243,8 @@ def _summary(processes: list[dict[str, Any]]) -> dict[str, Any]:
     return {"version": VERSION, **longest, "dropped_events": dropped, "processes": processes}
 
 
-class SessionTrace:
-    """What one session adds: its engine's events, and what its consumer waits for. `LoadStatus` calls it."""
+class SessionTrace(SessionWatcher):
+    """What one session adds: its engine's events, and what its consumer waits for."""
 
     def __init__(self, tracer: Tracer, engine: _native.Session | None, names: Sequence[str]) -> None:
         self.tracer, self._engine, self._names = tracer, engine, names
@@ -259,7 +261,7 @@ class SessionTrace:
             self.tracer.span("consumer", "consumer", began_us, self._since_us)
         elif before in (READING, RANKS):
             what = "bytes" if before == READING else "another process"
-            self.tracer.span("wait", f"wait for {what}", began_us, self._since_us, **{"for": what})
+            self.tracer.span("wait", STAGES[before], began_us, self._since_us, **{"for": what})
 
     def look(self) -> None:
         """Take the engine's events, and note servers that have stopped serving."""
@@ -274,8 +276,7 @@ class SessionTrace:
 
     def fail(self, error: BaseException) -> None:
         """Note the error that ends the session."""
-        text = str(error) if isinstance(error, StreamerError) else type(error).__name__
-        self.tracer.instant("failed", error=text)
+        self.tracer.instant("failed", error=text_of(error))
 
     def end(self) -> None:
         """Take what is left."""

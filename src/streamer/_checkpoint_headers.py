@@ -21,6 +21,7 @@ from streamer.core.options.arguments import chosen_verification
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import names_text, printable, quoted
 from streamer.core.request.request import Request
+from streamer.core.secrets.redact import redact
 from streamer.core.shards.format_choice import NO_FORMATS, Formats
 from streamer.core.shards.shards import Shards, name_of
 from streamer.core.store.sources import ObjectInfo
@@ -124,6 +125,10 @@ def open_checkpoint(
         settings = replace(settings, cache_dir=None)
 
     def opened(settings: Settings) -> OpenedCheckpoint:
+        with settings.watched("load", redact(request.uris[0])):
+            return found(settings)
+
+    def found(settings: Settings) -> OpenedCheckpoint:
         pinned_request = pinned(request, settings)
         formats = Formats(cache(partial(_formats_for, pinned_request.uris))) if any_format else NO_FORMATS
         try:

@@ -22,7 +22,6 @@ from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_r
 from streamer.core.collector import collector_paused
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.group.joining import joined_group
-from streamer.core.load_status import SHORTEST_US, now_us
 from streamer.core.log import OwnLogger
 from streamer.core.request.request import ProgressOption, Request, UriOption
 from streamer.core.tensors.frameworks import Framework, TensorT
@@ -47,6 +46,7 @@ _log = OwnLogger()
 
 BATCH_BYTES = 32 << 20  # tensors of a batch no longer count against the memory limit, and may be cast or moved
 ENOUGH_BYTES = 64 << 20  # a consumer that keeps all tensors waits for as many, so that readers use its processor
+_TOLD = ("tensors", "is_complete", "requests", "retries", "cached_bytes", "shared_bytes")  # to watchers
 
 
 class Stream(Generic[TensorT]):
@@ -76,6 +76,7 @@ class Stream(Generic[TensorT]):
         self._yielded = 0
         self._batch: deque[int] = deque()
         self._is_closing = False
+        self._failure: BaseException | None = None  # what ends the stream too early
         self._reading = threading.Lock()
         self._progress = Progress(progress, self._plan.span_bytes, checkpoint.label)
         self._session = self._reads.started(order, self._progress)
@@ -135,10 +136,12 @@ class Stream(Generic[TensorT]):
         self._progress.close()
         is_first, self._ended = self._ended is None, self._ended or time.perf_counter()
         settings = self._checkpoint.settings
-        if is_first and settings.tracer is not None:
+        if is_first and settings.watchers:
             report = self.report
-            facts: dict[str, Any] = {"tensors": report.tensors, "is_complete": report.is_complete}
-            settings.trace_end("load", report.uri, report.bytes, report.seconds, report.bound_by, **facts)
+            facts: dict[str, Any] = {name: getattr(report, name) for name in _TOLD}
+            failure, self._failure = self._failure, None
+            told = report.uri, report.bytes, report.seconds, report.bound_by
+            settings.trace_end("load", *told, error=failure, **facts)
 
     def __iter__(self) -> Stream[TensorT]:
         return self
@@ -173,7 +176,12 @@ class Stream(Generic[TensorT]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._note(error)
         self.close()
+
+    def _note(self, error: BaseException | None) -> None:
+        if self._checkpoint.settings.watchers and self._ended is None:  # else nobody would end the cycle of references
+            self._failure = self._failure or error
 
     def _begin_reading(self) -> None:
         if not self._reading.acquire(blocking=False):
@@ -184,32 +192,33 @@ class Stream(Generic[TensorT]):
             )
 
     def _finished_items(self, enough_bytes: int = 0) -> list[int]:
-        items = self._session.next_items(enough_bytes)
+        try:
+            items = self._session.next_items(enough_bytes)
+        except BaseException as error:
+            self._note(error)
+            raise
         if not items:
             self._finish()
         return items
 
     def _take(self, items: list[int]) -> list[tuple[str, Any]]:
-        tracer = self._checkpoint.settings.tracer
-        began_us = 0 if tracer is None else now_us()
-        memories = self._session.take_all(items)
-        if self._verification is not None:
-            self._verify(self._verification, items, memories)
-        self._yielded += len(items)
-        if None in memories:
-            self._check_delivered(items, memories)
-        names = [self._wanted[item].entry.name for item in items]
-        taken = list(zip(names, self._destinations.tensors(items, memories), strict=True))
-        if tracer is not None and now_us() - began_us >= SHORTEST_US:
-            tracer.span("hand_over", "hand over", began_us, tensors=len(items))
-        return taken
+        with self._checkpoint.settings.traced("hand_over", "hand over", tensors=len(items)):
+            memories = self._session.take_all(items)
+            if self._verification is not None:
+                self._verify(self._verification, items, memories)
+            self._yielded += len(items)
+            if None in memories:
+                self._check_delivered(items, memories)
+            names = [self._wanted[item].entry.name for item in items]
+            return list(zip(names, self._destinations.tensors(items, memories), strict=True))
 
     def _verify(self, verification: Verification, items: list[int], memories: list[_native.Memory | None]) -> None:
         try:
             with self._checkpoint.settings.traced("verify", "compare digests", tensors=len(items)):
                 for item, memory in zip(items, memories, strict=True):
                     verification.take(item, self._destinations.bytes_of(item, memory), self._session.digest_pieces)
-        except BaseException:
+        except BaseException as error:
+            self._note(error)
             self.close()  # nothing more may be handed out
             raise
 

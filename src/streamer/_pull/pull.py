@@ -76,12 +76,12 @@ def _opened(uri: str, path: str, wanted: PullArguments) -> Iterator[tuple[str, S
     check_storage_options(wanted.storage_options)
     check_lone_context(wanted.key, wanted.context)
     _check_path(path)
-    storage_options = wanted.storage_options
-    settings = resolve(wanted.options)
-    (uri,) = pinned(Request(uri=uri, storage_options=storage_options), settings).uris
-    with opened_store(uri, storage_options, None, settings) as store:
-        _check_apart(uri, store, path)
-        yield uri, store, settings
+    settings, storage_options = resolve(wanted.options), wanted.storage_options
+    with settings.watched("pull", redact(uri)):
+        (uri,) = pinned(Request(uri=uri, storage_options=storage_options), settings).uris
+        with opened_store(uri, storage_options, None, settings) as store:
+            _check_apart(uri, store, path)
+            yield uri, store, settings
 
 
 class _Files(NamedTuple):

@@ -88,6 +88,7 @@ def _opened(source: str, target: Target, wanted: PullArguments) -> Iterator[_Pus
     refuse_version(uri, target.storage_options, settings)
     (source,) = pinned(Request(uri=source, storage_options=wanted.storage_options), settings).uris
     with (
+        settings.watched("push", redact(uri)),
         opened_store(source, wanted.storage_options, None, settings) as store,
         opened_store(uri, target.storage_options, None, settings) as written,
     ):
@@ -141,7 +142,6 @@ class _Push:
         return _Files(chosen, authenticated, there, replaced, older, missing)
 
     def run(self, progress: ProgressOption) -> PushReport:
-        began = time.perf_counter()
         chosen, authenticated, there, replaced, older, missing = self._look()
         sent_bytes = sum(chosen[name].size_bytes for name in missing)
         with (
@@ -154,7 +154,7 @@ class _Push:
         self._check_listed(missing, chosen)
         if not writing.commits:
             removed = self._removed(older)
-        seconds = time.perf_counter() - began
+        seconds = time.monotonic() - (self._settings.began or 0.0)
         self._settings.trace_end("push", self._to.label, sent_bytes, seconds, files=len(missing))
         return PushReport(
             self._source.label,

@@ -22,6 +22,7 @@ from streamer.core.group.joining import joined_group, reporting_to_group
 from streamer.core.imported import if_imported
 from streamer.core.options.settings import resolve
 from streamer.core.request.request import OneUri
+from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_thread
 from streamer.core.tensors.shared_memory import names_to_drop
 from streamer.core.tensors.tensor_bytes import is_torch_tensor, layout_of
@@ -245,12 +246,12 @@ def _notes_of(tensors: Any) -> Mapping[str, str]:
 
 
 def _saved(saving: Saving) -> SaveReport:
-    with joined_group(saving.request, "a save") as member:
+    (uri,) = saving.request.uris
+    with saving.settings.watched("save", redact(uri)), joined_group(saving.request, "a save") as member:
         if saving.parts is not None:
             from streamer._save.rank_saves import together  # noqa: PLC0415 (seldom needed)
 
             saving = together(saving, member)
-        (uri,) = saving.request.uris
         options: Any = saving.request.storage_options
         refuse_version(uri, options, saving.settings)
         with opened_store(uri, options, saving.request.fs, saving.settings) as store:
