@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from streamer.core.engine.native_session import SourceObject
 from streamer.core.options.settings import Settings
@@ -21,6 +22,7 @@ class Cache:
 
     def __init__(self, objects: Sequence[SourceObject] = (), remarks: Sequence[str] = ()) -> None:
         self.objects = list(objects)
+        self.peers: Any = None  # of `streamer.core.peers.joining`, or None
         self._remarks = list(remarks)
 
     def remarks(self) -> list[str]:
@@ -28,6 +30,10 @@ class Cache:
         failures = {each.cache.entry.failure for each in self.objects if each.cache is not None} - {0}
         stopped = [f"the cache takes no more: {os.strerror(number)}" for number in sorted(failures)]
         return [*self._remarks, *stopped]
+
+    def peer_bytes(self) -> dict[str, int]:
+        """Return the bytes that each peer gave, by its address."""
+        return {} if self.peers is None else self.peers.received()
 
     def distrust(self, shard: int) -> None:
         """Forget the cached bytes of an object: they differ from the bytes in its storage."""

@@ -83,6 +83,7 @@ class LoadReport:
         probes: Requests sent during outages to test whether the server is back.
         rereads: Tensors read a second time because their digest, or that of their object, mismatched the first time.
         cached_bytes: Bytes of these tensors that were read from the cache of this machine (`Options.cache_dir`).
+        peer_bytes: Bytes of these tensors that came from other machines (`Options.peers`), by their addresses.
         hedges: Duplicates sent for slow requests.
         credential_refreshes: How often an expiring signature was renewed.
         peak_held_bytes: Peak of the bytes that were read or being read, and not yet passed to the consumer.
@@ -116,6 +117,7 @@ class LoadReport:
     probes: int = 0
     rereads: int = 0
     cached_bytes: int = 0
+    peer_bytes: Mapping[str, int] = field(default_factory=dict)
     hedges: int = 0
     credential_refreshes: int = 0
     peak_held_bytes: int = 0
@@ -154,6 +156,8 @@ class LoadReport:
         asked = f", {counted(self.requests, 'request')}, {retries}" if self.requests else ""
         shared = f", {size_text(self.shared_bytes)} of it read by other processes" if self.shared_bytes else ""
         cached = f", {size_text(self.cached_bytes)} of it from the cache" if self.cached_bytes else ""
+        given = size_text(sum(self.peer_bytes.values()))
+        cached += f", {given} of it from {counted(len(self.peer_bytes), 'peer')}" if self.peer_bytes else ""
         waited = f", {self.waited_s:.1f} s of it in {counted(self.outages, 'outage')}" if self.outages else ""
         bounds = f", bound by {bounds_text(self.bound_by)}" if self.bound_by else ""
         alone = "".join(
@@ -174,6 +178,7 @@ def load_report(
     stages: Mapping[str, float],
     bytes_read: int,
     shared_bytes: int,
+    peer_bytes: Mapping[str, int],
     sources: Sequence[Source],
     remarks: Sequence[str],
     verified: tuple[ObjectCheck, ...],
@@ -183,9 +188,8 @@ def load_report(
 ) -> LoadReport:
     """Assemble the report of a load; the remarks of the sources are put before those on devices."""
     counters = earlier.added_to(stats)
-    same: dict[str, Any] = {name: counters[name] for name in _COUNTERS}
+    same: dict[str, Any] = {name: counters[name] for name in _COUNTERS} | {"uri": uri, "peer_bytes": peer_bytes}
     return LoadReport(
-        uri=uri,
         tensors=stats["items_delivered"],
         bytes=stats["bytes_delivered"],
         bytes_read=bytes_read,
@@ -218,6 +222,7 @@ def joined_reports(first: LoadReport, second: LoadReport, read_again: Collection
         first,
         **summed,
         **highest,
+        peer_bytes=second.peer_bytes,
         seconds=first.seconds + second.stages["read"],
         rereads=first.rereads + second.tensors,
         verified=tuple(now if shard in read_again else then for shard, (then, now) in enumerate(checks)),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -130,6 +130,23 @@ def _close(spans: array[int], span: Row) -> int:
     return end - begin
 
 
+class Offer(NamedTuple):
+    """A range of an object in the cache of another machine."""
+
+    source: HttpSource  # of the object there
+    crc: int  # what that machine says is the range's CRC32C
+
+
+class Peers(Protocol):
+    """The caches of other machines, for one load."""
+
+    def offers(self, wanted: Sequence[tuple[str, int, int]]) -> list[Offer | None]:
+        """Choose a source for each wanted range: the digest of its object, begin and end; None if no peer holds it."""
+
+    def note(self, received: Mapping[str, int]) -> None:
+        """Count what a session got, by the URL of the source."""
+
+
 class CachedObject:
     """An object's place in a cache.
 
@@ -140,11 +157,13 @@ class CachedObject:
         is_written: Whether bytes that are read from the object are added to the cache.
         may_wait: Whether readers wait until their bytes are written to the cache, so that none is left out.
         digest: A digest of what decides the object's bytes, the same on every machine.
+        peers: The machines that may hold what this cache lacks, or None.
     """
 
     def __init__(self, entry: _native.CacheEntry, folder: str, lock: object, digest: str = "") -> None:
         self.entry, self.folder, self.may_wait, self.digest = entry, folder, False, digest
         self.is_trusted = self.is_written = True
+        self.peers: Peers | None = None
         self._lock = lock  # held as long as a session may read or write the files
 
     @property
@@ -165,6 +184,7 @@ class CachedReads(NamedTuple):
     objects: Sequence[SourceObject]  # the objects of a load, followed by these files
     # Rows of an item's number, the number of its object, and its CRC32C; None if nothing is cached
     table: array[int] | None = None
+    peers: Peers | None = None  # those that were asked
 
 
 def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_bytes: int) -> CachedReads:
@@ -183,9 +203,33 @@ def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_byt
         if crc is not None:
             table.extend((item, source, crc))
         rows.append((source if crc is None else file_of[source], begin, end, target, device))
+    every = [*objects, *files]
+    peers = next((each.cache.peers for number in trusted if (each := objects[number]).cache is not None), None)
+    if peers is not None:
+        missing = [item for item, (source, begin, end, _, _) in enumerate(rows) if source in entries and begin < end]
+        every += _of_peers(every, peers, missing, rows, table)
     if not table:
         return CachedReads(plan, objects)
-    return CachedReads(plan_reads(rows, coalesce_gap_bytes), [*objects, *files], table)
+    return CachedReads(plan_reads(rows, coalesce_gap_bytes), every, table, peers)
+
+
+def _of_peers(
+    objects: Sequence[SourceObject], peers: Peers, missing: Sequence[int], rows: list[Row], table: array[int]
+) -> list[SourceObject]:
+    """Read missing items from peers that hold them; return the peers' objects, whose bytes go to the cache, too."""
+    caches = {number: each.cache for number, each in enumerate(objects) if each.cache is not None}
+    offers = peers.offers([(caches[rows[item][0]].digest, *rows[item][1:3]) for item in missing])
+    found: dict[tuple[int, str], SourceObject] = {}
+    for item, offer in zip(missing, offers, strict=True):
+        if offer is None:
+            continue
+        number, *rest = rows[item]
+        key = number, offer.source.url
+        if key not in found:
+            found[key] = replace(objects[number], source=offer.source, version="", compares_answers=False)
+        rows[item] = (len(objects) + list(found).index(key), *rest)  # type: ignore[assignment]  # the other four columns
+        table.extend((item, number, offer.crc))
+    return list(found.values())
 
 
 def _is_read_from_cache(source_object: SourceObject) -> bool:

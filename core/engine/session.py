@@ -78,8 +78,8 @@ class ReadSession:
         facts: Callable[[], dict[str, Any]] | None = dict,
     ) -> None:
         check_memory(plan, objects, name_of)
-        self._own_objects, cached = objects, with_cache(objects, plan, settings.coalesce_gap_bytes)
-        self._objects, self._plan = objects, plan = cached.objects, cached.plan
+        self._own_objects, self._cached = objects, with_cache(objects, plan, settings.coalesce_gap_bytes)
+        self._plan, self._objects = plan, objects = self._cached.plan, self._cached.objects
         self._name_of, self._on_progress, self._device_tensors = name_of, on_progress, device_tensors
         self._settings, self._items, self._more_facts = settings, items, facts or dict
         self._engine = make_engine(objects, plan, settings, in_item_order)
@@ -92,7 +92,7 @@ class ReadSession:
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
-            self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals, plan.runs)
+            self._engine.start(plan.items, plan.spans, streams, digests, self._cached.table, seals, plan.runs)
             if self._readers is not None:
                 self._readers.start()
         except BaseException:
@@ -107,6 +107,10 @@ class ReadSession:
         """
         self._end()
         self._finalizer.detach()
+        if (peers := self._cached.peers) is not None and not self._engine.is_forked():
+            received = self._engine.peer_bytes()
+            peers.note({self._url(source): size_bytes for source, size_bytes in received.items()})
+            self._cached = self._cached._replace(peers=None)  # they are counted
         if self._news is not None and not self._engine.is_forked():
             self._news.end()
 
@@ -187,6 +191,11 @@ class ReadSession:
     def landed_bytes(self) -> int:
         """Count the bytes that were read so far, dropped gaps included."""
         return int(self._engine.stats()["bytes_landed"])
+
+    def _url(self, source: int) -> str:
+        of_peer = self._objects[source].source
+        assert isinstance(of_peer, HttpSource)
+        return of_peer.url
 
     def _new_status(self, *, is_shown: bool) -> LoadStatus:
         names = [each.uri for each in self._objects]

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.distributed.checkpoint.planner import ReadItem
 
-from streamer._checkpoint_headers import OpenedCheckpoint
+from streamer._checkpoint_headers import OpenedCheckpoint, opened_cache
 from streamer._stream import Stream
-from streamer.core.cache.cache import open_cache
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.lazy_tensor import narrow
 from streamer.core.checkpoint.report import LoadReport
@@ -135,7 +134,7 @@ def _uniquely_named(parts: Sequence[ObjectRange]) -> list[TensorEntry]:
 
 def _opened(where: Objects) -> OpenedCheckpoint:
     shards = Shards(where.label, list(where.objects), None, [])
-    cache = open_cache(where.objects, where.settings)
+    cache = opened_cache(where.objects, where.settings)
     return OpenedCheckpoint(shards, Catalog(cache.objects, {}, {}), where.settings, {}, None, cache=cache)
 
 

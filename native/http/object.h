@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "http/answer_checksum.h"
+#include "http/progress_watch.h"
 #include "http/range_response.h"
 #include "net/endpoint.h"
 
@@ -69,6 +70,11 @@ class HttpObject {
   // condition, and only the version in each response is compared.
   void forgo_conditions() { has_conditions_ = false; }
   bool has_conditions() const { return has_conditions_; }
+
+  // Makes this an object in the cache of another machine, which is given up if it is too slow. Must
+  // be called before the first request.
+  void watch_progress() { progress_.emplace(); }
+  ProgressWatch* progress() { return progress_ ? &*progress_ : nullptr; }
 
   std::shared_ptr<const HttpTarget> target() {
     const std::lock_guard lock(mutex_);
@@ -146,6 +152,7 @@ class HttpObject {
   const std::string version_header_;
   const bool can_refresh_;
   std::optional<AnswerChecksum> answer_checksum_;
+  std::optional<ProgressWatch> progress_;
   std::atomic<bool> has_unverified_answers_{false};
   std::atomic<bool> has_conditions_{true};
   std::mutex mutex_;

@@ -85,7 +85,9 @@ void HttpReactor::start_blocks() {
   retry_at_.reset();
   while (has_room()) {
     const TimePoint now = Clock::now();
-    const auto admission = [this, now](std::uint32_t source, TimePoint first_started) {
+    const auto admission = [this, now](std::uint32_t source,
+                                       TimePoint first_started) -> std::optional<TimePoint> {
+      if (scheduler_.cached().is_lost(source)) return std::nullopt;  // start() gives its block up
       return retries_.closed_until(*objects_[source]->target()->endpoint, first_started, now);
     };
     TakeResult result = scheduler_.try_take(Lane::kHttp, now, admission);
@@ -100,6 +102,10 @@ void HttpReactor::start_blocks() {
 // If the object's credentials have expired, the block goes back to the queue until the consumer has
 // renewed them. If the endpoint has no room, it goes back for a moment.
 void HttpReactor::start(Block block, TimePoint now) {
+  if (scheduler_.cached().is_lost(block.source)) {
+    scheduler_.finish_damaged(Lane::kHttp, std::move(block));
+    return;
+  }
   HttpObject& object = *objects_[block.source];
   if (retries_.give_up_overdue(block, *object.target()->endpoint, now)) return;
   const auto credentials = renewals_.check(object, block.source, unix_time_s());
@@ -145,6 +151,10 @@ void HttpReactor::enforce_deadlines() {
       settle(*transfer, transfer->conclude(CURLE_OK, now));
       continue;
     }
+    if (is_given_up(*transfer, now)) {
+      give_up(*transfer);
+      continue;
+    }
     auto error = transfer->check_deadlines(now, requests_.size(), block_deadline_s_);
     if (error) settle(*transfer, std::move(error));
   }
@@ -152,7 +162,30 @@ void HttpReactor::enforce_deadlines() {
   hedged_.send(now);
 }
 
+// Whether a request to the cache of another machine is too slow, or its machine was given up.
+bool HttpReactor::is_given_up(HttpTransfer& transfer, TimePoint now) {
+  const ProgressWatch* const progress = transfer.object().progress();
+  if (progress == nullptr) return false;
+  return scheduler_.cached().is_lost(transfer.block().source) ||
+         progress->is_late(requests_.flight_of(transfer).started, now);
+}
+
+// Ends a request to the cache of another machine, which is not asked again in this load. This says
+// nothing about the machine to other loads, so it is not reported to the endpoint.
+void HttpReactor::give_up(HttpTransfer& transfer) {
+  const Flight flight = requests_.cancel(transfer);
+  if (flight.is_duplicate()) return;  // the slow request goes on, or is given up next
+  if (flight.has_duplicate()) requests_.cancel(*flight.partner);
+  scheduler_.finish_damaged(Lane::kHttp, transfer.take_block());
+}
+
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
+  ProgressWatch* const progress = transfer.object().progress();
+  if (error && progress != nullptr) {
+    give_up(transfer);
+    return;
+  }
+  if (progress != nullptr) progress->note_response();
   const Flight flight =
       requests_.release(transfer, !error || error->http_status != 0, error ? &*error : nullptr);
   const TimePoint now = Clock::now();

@@ -58,6 +58,8 @@ class HttpReactor {
   void start(Block block, TimePoint now);
   void collect_finished();
   void enforce_deadlines();
+  bool is_given_up(HttpTransfer& transfer, TimePoint now);
+  void give_up(HttpTransfer& transfer);
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
   void try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage);
   void send_unserved_again(TimePoint now);

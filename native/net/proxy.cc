@@ -20,6 +20,7 @@ const char* variable(const char* name) {
 // ("httpoxy"). Python ignores it only if REQUEST_METHOD is set, as in a program that a web server
 // started.
 std::string proxy_of(std::string_view url, const std::string& named) {
+  if (named == kDirect) return "";
   if (!named.empty()) return named;
   const bool is_plain = url.starts_with("http:");
   const char* const lower = is_plain ? "http_proxy" : "https_proxy";

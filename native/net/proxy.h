@@ -12,7 +12,8 @@
 namespace streamer {
 
 // Returns the proxy's URL, with its password; empty if there is no proxy. `named` is the proxy of
-// the option, and takes precedence.
+// the option, and takes precedence; if it is kDirect, there is none.
+inline constexpr std::string_view kDirect = "direct:";
 std::string proxy_of(std::string_view url, const std::string& named);
 
 // Returns NO_PROXY, the hosts that are reached without the proxy; empty if it is not set.

@@ -269,6 +269,7 @@ void register_session(py::module_& module) {
              return PythonBlock::take(session);
            })
       .def("stats", &stats_of)
+      .def("peer_bytes", &Session::peer_bytes)
       .def("take_trace", &take_trace)
       .def("outages", &Session::outages)
       .def("close", &Session::close, released());

@@ -1,5 +1,6 @@
 #include "schedule/cached_items.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace streamer {
@@ -15,9 +16,21 @@ DigestPlan checksums_of(const Plan& plan) {
   return digests;
 }
 
+std::size_t count_of(const Plan& plan, const std::vector<std::uint32_t>& servers) {
+  std::uint32_t last = 0;
+  for (const CachedItem& cached : plan.cached) {
+    const std::uint32_t source = plan.items[cached.item].source;
+    last = std::max(last, servers.empty() ? source : servers.at(source));
+  }
+  return last + std::size_t{1};
+}
+
 }  // namespace
 
-CachedItems::CachedItems(const Plan& plan) : ledger_(checksums_of(plan)) {
+CachedItems::CachedItems(const Plan& plan, std::vector<std::uint32_t> server_of_source)
+    : servers_(std::move(server_of_source)),
+      lost_(count_of(plan, servers_)),
+      ledger_(checksums_of(plan)) {
   for (const CachedItem& cached : plan.cached) {
     origins_[cached.item] = cached.origin;
     files_.insert(plan.items[cached.item].source);

@@ -1,11 +1,15 @@
-// The items of a load that are read from a cache of this machine instead of their objects.
+// The items of a load that are read from a cache, of this machine or of a peer, instead of their
+// objects.
 //
 // Guarantees: an item counts as right only if every byte of it was read and its CRC32C is the
-// recorded one. In every other case it is read from its object, once.
+// recorded one. In every other case it is read from its object, once. A peer that failed is lost
+// for the rest of the load.
 //
-// add() is thread-safe. The scheduler calls all other functions under its lock.
+// add(), holds() and is_lost() are thread-safe. The scheduler calls all other functions under its
+// lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -19,11 +23,14 @@ namespace streamer {
 
 class CachedItems {
  public:
-  explicit CachedItems(const Plan& plan);
+  // `server_of_source`: see SchedulerOptions.
+  CachedItems(const Plan& plan, std::vector<std::uint32_t> server_of_source);
 
   bool is_empty() const { return origins_.empty(); }
-  // Whether a source is a file of the cache.
+  // Whether a source is a file of a cache.
   bool holds(std::uint32_t source) const { return files_.contains(source); }
+  // Whether a source is not to be read, because its server was lost.
+  bool is_lost(std::uint32_t source) const { return holds(source) && lost_[server_of(source)]; }
   // Returns the source of the object that an item belongs to. Returns nothing if the item is not,
   // or no longer, read from the cache.
   std::optional<std::uint32_t> origin(std::uint32_t item) const;
@@ -34,11 +41,19 @@ class CachedItems {
   void note_damage(const Block& block);
   // Returns whether the item equals its record. Call this when all blocks of the item are done.
   bool is_right(std::uint32_t item);
+  // Gives up all sources of the server of this one, which holds() items.
+  void lose(std::uint32_t source) { lost_[server_of(source)] = true; }
   // Makes the item an ordinary one, which is no longer read from the cache.
   void leave(std::uint32_t item) { origins_.erase(item); }
 
  private:
-  std::set<std::uint32_t> files_;                   // sources that are files of the cache
+  std::uint32_t server_of(std::uint32_t source) const {
+    return servers_.empty() ? source : servers_.at(source);
+  }
+
+  const std::vector<std::uint32_t> servers_;        // by source
+  std::set<std::uint32_t> files_;                   // sources that are files of a cache
+  std::vector<std::atomic<bool>> lost_;             // by server
   std::map<std::uint32_t, std::uint32_t> origins_;  // by item
   std::set<std::uint32_t> damaged_;                 // damaged items
   DigestLedger ledger_;

@@ -11,8 +11,7 @@
 //    an item waits as long as some may be freed.
 //  - Digests that the plan asks for are computed by finish(), on the reader's thread. An item with
 //    a wrong digest is read once more before it is delivered.
-//  - An item that a cache of this machine holds is read from there. If it is damaged, it is read
-//    from its object. The lane of that object is not finished before.
+//  - An item that a cache holds is read from there; if it is damaged, from its object.
 //  - A block for a device is handed out with a free slot of pinned memory. After it is read, it
 //    goes to the device's sink, and its bytes count as landed when the sink reports this. A block
 //    that waits for its retry keeps its slot only if the slot holds received bytes. A block that
@@ -97,8 +96,8 @@ struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
   std::uint64_t rereads = 0;          // items that were read again after a wrong digest
-  std::uint64_t cached_bytes = 0;     // bytes of items that were read from a cache
-  std::uint64_t cache_failures = 0;   // items that were damaged in the cache
+  std::uint64_t cached_bytes = 0;     // bytes of items from a cache of this machine
+  std::uint64_t cache_failures = 0;   // items that were damaged in a cache, of any machine
   std::uint64_t bytes_landed = 0;     // bytes of finished blocks, including dropped gaps
   std::uint64_t gpudirect_bytes = 0;  // bytes of blocks that were read straight into devices
   std::uint64_t bytes_delivered = 0;
@@ -137,11 +136,9 @@ class Scheduler {
   // Never waits. A reactor that gets no block is woken through its waker when that may change.
   TakeResult try_take(Lane lane, TimePoint now, const Admission& admission = {});
   void finish(Lane lane, Block block);
-  // Records that a block of a cache's file could not be read. Its items are read from their
-  // objects.
+  // Records that a block of a cache could not be read. Another machine is then not asked again.
   void finish_damaged(Lane lane, Block block);
-  // Whether a source is a file of a cache.
-  bool is_of_cache(std::uint32_t source) const { return cached_.holds(source); }
+  const CachedItems& cached() const { return cached_; }  // holds() and is_lost() need no lock
   // Queues a block that failed and is worth another attempt, from `due` on.
   void retry_at(Lane lane, Block block, TimePoint due);
   // Queues a block that was not tried, because it waits for new credentials. This is not a retry.
@@ -185,6 +182,8 @@ class Scheduler {
   void release();
   bool is_stopped() const { return is_stopped_; }
   SchedulerStats stats();
+  // Returns the bytes of finished items that came from other machines' caches, by source.
+  std::map<std::uint32_t, std::uint64_t> peer_bytes();
 
  private:
   struct LaneQueue {
@@ -295,6 +294,7 @@ class Scheduler {
   bool is_release_asked_ = false;
   BoundTimes bounds_;
   SchedulerStats stats_;
+  std::map<std::uint32_t, std::uint64_t> peer_bytes_;  // by source
 };
 
 }  // namespace streamer

@@ -116,6 +116,11 @@ void Scheduler::release_locked() {
   if (loans_ == 0) memory_.release();
 }
 
+std::map<std::uint32_t, std::uint64_t> Scheduler::peer_bytes() {
+  const std::lock_guard lock(mutex_);
+  return peer_bytes_;
+}
+
 SchedulerStats Scheduler::stats() {
   const std::lock_guard lock(mutex_);
   spend_time(Clock::now());

@@ -29,6 +29,7 @@ void Scheduler::finish_damaged(Lane which, Block block) {
   take_slot_back(block);
   const Locked lock(*this);
   cached_.note_damage(block);
+  if (which == Lane::kHttp) cached_.lose(block.source);
   count_landed(which, block);
 }
 
@@ -63,16 +64,19 @@ Verdict Scheduler::judge(std::uint32_t item) {
 void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
   const bool is_right = cached_.is_right(item) && judge(item) == Verdict::kRight;
   cached_.leave(item);
+  const std::uint32_t source = plan_.items[item].source;
+  const bool is_of_peer = lane_of_source_[source] == Lane::kHttp;
   const Lane which = lane_of_source_[origin];
   LaneQueue& lane = queue_of(which);
   --lane.expected;
   plan_.items[item].source = origin;
   if (is_right) {
-    stats_.cached_bytes += plan_.items[item].size();
+    (is_of_peer ? peer_bytes_[source] : stats_.cached_bytes) += plan_.items[item].size();
     complete(item);
     if (lane.is_finished()) lane.readers.note_work_for_all();
     return;
   }
+  if (is_of_peer) cached_.lose(source);
   ++stats_.cache_failures;
   ledger_.forget(item);
   seals_.forget(item);

@@ -66,7 +66,7 @@ void FileThreads::settle(Block block, std::optional<ReadError> error, TimePoint 
     scheduler_.set_gpudirect(block.source, false);
     block.received = 0;
     scheduler_.requeue(Lane::kFile, std::move(block), Clock::now());
-  } else if (error && scheduler_.is_of_cache(block.source)) {
+  } else if (error && scheduler_.cached().holds(block.source)) {
     scheduler_.finish_damaged(Lane::kFile, std::move(block));
   } else if (error) {
     error->source = block.source;

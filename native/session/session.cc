@@ -162,6 +162,10 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   const std::vector<MemoryRange> callers = targets_on_host(plan);
   advise_huge_pages(callers);
+  for (const CachedItem& cached : plan.cached) {
+    const std::uint32_t source = plan.items[cached.item].source;
+    if (lanes[source] == Lane::kHttp) state.sources.objects()[source]->watch_progress();
+  }
   state.endpoints = state.sources.endpoints();
   state.outages.emplace(state.endpoints);
   const bool has_work = !plan.spans.empty();
@@ -234,6 +238,11 @@ std::string Session::version(std::uint32_t source) { return state().sources.vers
 PythonLoans& Session::python() { return *state().python; }
 
 void Session::fail(ReadError error) { state().scheduler->fail(std::move(error)); }
+
+std::map<std::uint32_t, std::uint64_t> Session::peer_bytes() {
+  State& state = this->state();
+  return state.scheduler ? state.scheduler->peer_bytes() : std::map<std::uint32_t, std::uint64_t>{};
+}
 
 SessionStats Session::stats() {
   State& state = this->state();

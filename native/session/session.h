@@ -109,6 +109,8 @@ class Session {
   void fail(ReadError error);
 
   SessionStats stats();
+  // Returns how many bytes of finished items came from the caches of other machines, by source.
+  std::map<std::uint32_t, std::uint64_t> peer_bytes();
   // Returns the events so far and the number of dropped ones; see TraceLog::take().
   std::pair<std::vector<TraceEvent>, std::uint64_t> take_trace();
   // Returns the servers that the load waits for now.

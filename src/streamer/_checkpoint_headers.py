@@ -30,6 +30,7 @@ from streamer.plugins.registry import folder_of
 
 if TYPE_CHECKING:
     from streamer import _native
+    from streamer.core.engine.native_session import SourceObject
     from streamer.core.engine.plan import ReadPlan
     from streamer.core.format.manifest import TensorDigest
     from streamer.core.group.member import Member
@@ -122,7 +123,7 @@ def open_checkpoint(
     """Locate the shards and read their headers; raises as `streamer.load` does."""
     settings, strategy = resolve(request.options), _strategy_of(chosen_verification(request.verify))
     if not uses_cache:
-        settings = replace(settings, cache_dir=None)
+        settings = replace(settings, cache_dir=None, peers=None)
 
     def opened(settings: Settings) -> OpenedCheckpoint:
         with settings.watched("load", redact(request.uris[0])):
@@ -194,7 +195,7 @@ def _opened(
     compares_objects = strategy is not None and strategy.compares_objects
     if compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
-    cache = open_cache(objects, settings)
+    cache = opened_cache(objects, settings)
 
     def read() -> Catalog:
         if shards.format is not None:
@@ -217,6 +218,16 @@ def _opened(
         shards = shards._replace(expected=[reason] * len(catalog.shards))
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy, cache=cache)
+
+
+def opened_cache(objects: Sequence[SourceObject], settings: Settings) -> Cache:
+    """Return objects their places in the cache of the settings, and these their peers."""
+    cache = open_cache(objects, settings)
+    if settings.peers:
+        from streamer.core.peers.joining import join_peers  # noqa: PLC0415 (few loads have peers)
+
+        join_peers(cache, settings)
+    return cache
 
 
 def _catalog_of_format(format_: Format, shards: Shards, cache: Cache, settings: Settings, request: Request) -> Catalog:

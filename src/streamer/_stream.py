@@ -101,7 +101,8 @@ class Stream(Generic[TensorT]):
         settings, verification = self._checkpoint.settings, self._verification
         stats, packed = self._reads.added_to(self._session.stats()), settings.earlier.packed
         path = device_path(self._reads.device_paths(), stats)
-        read_bytes = self._reads.read_bytes - stats["cached_bytes"]
+        peer_bytes = self._checkpoint.cache.peer_bytes()
+        read_bytes = self._reads.read_bytes - stats["cached_bytes"] - sum(peer_bytes.values())
         shards = {each.shard: self._checkpoint.catalog.shards[each.shard].source for each in self._wanted}
         return load_report(
             self._checkpoint.label,
@@ -110,6 +111,7 @@ class Stream(Generic[TensorT]):
             stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
             bytes_read=max(0, read_bytes + packed.packed_bytes - packed.cached_bytes - packed.unpacked_bytes),
             shared_bytes=self._reads.copied_bytes,
+            peer_bytes=peer_bytes,
             sources=list(shards.values()),
             remarks=[
                 *self._checkpoint.remarks,

@@ -1,0 +1,67 @@
+"""Lets a load join the peers: it reads from them, and this process serves its cache to them.
+
+The server of a process is started by its first load with peers, and runs until the process ends, or until the token
+changes. If another process of this machine has the port already, it serves the same cache.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from contextlib import suppress
+from threading import Lock
+
+from streamer.core.cache.cache import Cache
+from streamer.core.errors import OptionError, StorageError
+from streamer.core.options.settings import Settings
+from streamer.core.peers.asking import Peers
+from streamer.core.peers.discovery import addresses_of, own_ports
+from streamer.core.peers.names import token_of
+from streamer.core.peers.server import PeerServer
+
+_lock = Lock()
+_servers: dict[tuple[int, str], PeerServer] = {}  # by process and folder: a forked child has no threads of its parent
+
+
+def join_peers(cache: Cache, settings: Settings) -> None:
+    """Give the places of a cache the peers of the settings, and serve the cache."""
+    assert settings.peers
+    if not settings.cache_dir:
+        hint = "Name a folder, for them and for what they give: on a node without a disk, one in /dev/shm"
+        raise OptionError("peers need a cache: peers= is set, and cache_dir= is not", hint=hint)
+    token = token_of()
+    if all(each.cache is None for each in cache.objects):
+        return
+    server = _serving(os.fspath(settings.cache_dir), settings, token)
+    peers = Peers(addresses_of(settings.peers, None if server is None else server.port), token)
+    cache.peers = peers
+    for each in cache.objects:
+        if each.cache is not None:
+            each.cache.peers = peers
+
+
+def _serving(cache_dir: str, settings: Settings, token: str) -> PeerServer | None:
+    """Return the server of this process; None if no port is for it."""
+    assert settings.peers
+    with _lock:
+        key = os.getpid(), cache_dir
+        server = _servers.get(key)
+        if server is not None and server.token == token:
+            return server
+        if server is not None:
+            _servers.pop(key).close()
+        for port in own_ports(settings.peers):
+            with suppress(StorageError):  # taken by another process
+                _servers[key] = PeerServer(cache_dir, "", port, token, settings.max_serving_bytes_per_second or 0)
+                return _servers[key]
+        return None
+
+
+def leave_peers() -> None:
+    """Close the servers of this process."""
+    with _lock:
+        for key in [each for each in _servers if each[0] == os.getpid()]:
+            _servers.pop(key).close()
+
+
+atexit.register(leave_peers)

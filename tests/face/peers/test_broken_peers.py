@@ -1,0 +1,254 @@
+"""Peers that lie, break or dawdle: a load is right, waits a moment, and asks none of them again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from servers.background import served
+from servers.one_file import one_file, place_of
+
+import streamer
+from streamer import _native
+from streamer.core.peers import joining
+from streamer.core.peers.server import PeerServer
+
+TOKEN = "a-token-of-the-tests"
+TENSORS = {f"layer{number}": np.arange(number, number + 500_000, dtype=np.float32) for number in range(8)}
+DATA = save(TENSORS)
+SOON_S = 20.0  # on a busy machine; a load that waited for `stall_timeout_s` or an outage takes longer
+
+
+class Peer(ThreadingHTTPServer):
+    """Says that it holds everything, and then gives it as a test wants."""
+
+    request_queue_size = 128
+
+    def __init__(self, give, crc_of=lambda data: _native.crc("crc32c", data)) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.give, self.crc_of, self.given, self.ended = give, crc_of, 0, threading.Event()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_) -> None:
+        """Clients go away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Peer
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["objects"]
+        crcs = {name: [self.server.crc_of(DATA[begin:end]) for begin, end in each] for name, each in asked.items()}
+        body = json.dumps({"objects": crcs}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        begin, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        self.server.given += 1
+        self.close_connection = True
+        self.server.give(self, begin, last + 1)
+
+    def head(self, begin: int, end: int, status: int = 206, length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(DATA)}")
+        self.send_header("Content-Length", str(end - begin if length is None else length))
+        self.end_headers()
+
+
+def flipped(peer, begin, end):
+    peer.head(begin, end)
+    data = bytearray(DATA[begin:end])
+    data[len(data) // 2] ^= 1
+    peer.wfile.write(data)
+
+
+def zeros(peer, begin, end):
+    peer.head(begin, end)
+    peer.wfile.write(bytes(end - begin))
+
+
+def short(peer, begin, end):
+    peer.head(begin, end)
+    peer.wfile.write(DATA[begin : (begin + end) // 2])
+
+
+def announced_short(peer, begin, end):
+    peer.head(begin, end - 1)
+    peer.wfile.write(DATA[begin : end - 1])
+
+
+def another_range(peer, begin, end):
+    peer.head(begin + 1, end + 1)
+    peer.wfile.write(DATA[begin:end])
+
+
+def endless(peer, begin, end):
+    peer.send_response(206)
+    peer.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(DATA)}")
+    peer.end_headers()
+    while not peer.server.ended.is_set():
+        peer.wfile.write(bytes(1 << 16))
+
+
+def silent(peer, begin, end):
+    peer.server.ended.wait(60)
+
+
+def silent_after_its_head(peer, begin, end):
+    peer.head(begin, end)
+    peer.server.ended.wait(60)
+
+
+def dripping(peer, begin, end):
+    peer.head(begin, end)
+    for position in range(begin, end):
+        peer.wfile.write(DATA[position : position + 1])
+        if peer.server.ended.wait(0.01):
+            return
+
+
+def gone(peer, begin, end):
+    peer.head(begin, end, 404, 0)
+
+
+def failing(peer, begin, end):
+    peer.head(begin, end, 503, 0)
+
+
+def unauthorized(peer, begin, end):
+    peer.head(begin, end, 401, 0)
+
+
+def redirecting(peer, begin, end):
+    peer.send_response(302)
+    peer.send_header("Location", "http://127.0.0.1:1/")
+    peer.send_header("Content-Length", "0")
+    peer.end_headers()
+
+
+def no_http(peer, begin, end):
+    peer.wfile.write(b"\x00\x01\x02" * 1000)
+
+
+GIVING = [
+    *(flipped, zeros, short, announced_short, another_range, endless, silent, silent_after_its_head, dripping, gone),
+    *(failing, unauthorized, redirecting, no_http),
+]
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv("STREAMER_PEERS_TOKEN", TOKEN)
+    yield
+    joining.leave_peers()
+
+
+@contextlib.contextmanager
+def peer_that(give, **how):
+    peer = Peer(give, **how)
+    with served(peer):
+        try:
+            yield peer
+        finally:
+            peer.ended.set()
+
+
+def load(storage, options, **how):
+    uri, storage_options = place_of("s3", storage)
+    with streamer.stream(uri, framework="np", storage_options=storage_options, options=options, **how) as stream:
+        tensors = dict(stream)
+    assert _native.finish_cache_writes(30)
+    for name, tensor in TENSORS.items():
+        np.testing.assert_array_equal(tensors[name], tensor)
+    return stream.report
+
+
+@pytest.mark.parametrize("give", GIVING)
+def test_what_a_broken_peer_gives_is_read_from_the_storage_at_once(give, tmp_path):
+    with one_file(data=DATA) as storage, peer_that(give) as peer:
+        options = streamer.Options(cache_dir=tmp_path / "own", peers=[peer.address])
+        report = load(storage, options)
+        assert peer.given > 0
+        assert report.peer_bytes == {} or give in (flipped,)
+        assert (report.outages, report.retries) == (0, 0)
+        assert report.seconds < SOON_S
+        given = peer.given
+        report = load(storage, streamer.Options(cache_dir=tmp_path / "own"))  # what is kept is right, too
+        assert peer.given == given
+        assert report.cached_bytes == report.bytes
+
+
+def test_a_peer_that_lies_about_its_checksums_is_not_believed(tmp_path):
+    def lying(data):
+        return _native.crc("crc32c", bytes(data)) ^ 1
+
+    def honest(peer, begin, end):
+        peer.head(begin, end)
+        peer.wfile.write(DATA[begin:end])
+
+    with one_file(data=DATA) as storage, peer_that(honest, crc_of=lying) as peer:
+        assert load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address])).peer_bytes == {}
+
+
+def test_peers_that_disagree_are_left_out(tmp_path):
+    def lying(data):
+        return _native.crc("crc32c", bytes(data)) ^ 1
+
+    with one_file(data=DATA) as storage, peer_that(flipped) as one, peer_that(flipped, crc_of=lying) as other:
+        load(storage, streamer.Options(cache_dir=tmp_path, peers=[one.address, other.address]))
+        assert one.given == other.given == 0
+
+
+@pytest.mark.parametrize(
+    "crc_of", [lambda _: "1", lambda _: -1, lambda _: 1 << 32, lambda _: 1.5, lambda _: [1], lambda _: True]
+)
+def test_an_answer_that_is_none_is_left_out(crc_of, tmp_path):
+    with one_file(data=DATA) as storage, peer_that(flipped, crc_of=crc_of) as peer:
+        load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address]))
+        assert peer.given == 0
+
+
+def test_a_peer_that_is_killed_in_the_middle_is_replaced_by_the_storage(tmp_path):
+    with one_file(data=DATA) as storage:
+        uri, storage_options = place_of("s3", storage)
+        folder = tmp_path / "0"
+        options = streamer.Options(cache_dir=folder)
+        streamer.load(uri, framework="np", storage_options=storage_options, options=options)
+        assert _native.finish_cache_writes(30)
+        peer = PeerServer(str(folder), "127.0.0.1", 0, TOKEN, max_bytes_per_second=8_000_000)
+        options = streamer.Options(cache_dir=tmp_path / "own", peers=[f"127.0.0.1:{peer.port}"])
+        with contextlib.closing(peer):
+            killer = threading.Timer(0.5, peer.close)
+            killer.start()
+            report = load(storage, options)
+            killer.join()
+        assert sum(report.peer_bytes.values()) < report.bytes
+        assert (report.outages, report.retries) == (0, 0)
+
+
+def test_a_broken_peer_does_not_cost_what_the_others_give(tmp_path):
+    with one_file(data=DATA) as storage, peer_that(silent) as broken:
+        uri, storage_options = place_of("s3", storage)
+        options = streamer.Options(cache_dir=tmp_path / "0")
+        streamer.load(uri, framework="np", storage_options=storage_options, options=options)
+        assert _native.finish_cache_writes(30)
+        with contextlib.closing(PeerServer(str(tmp_path / "0"), "127.0.0.1", 0, TOKEN)) as right:
+            address = f"127.0.0.1:{right.port}"
+            report = load(storage, streamer.Options(cache_dir=tmp_path / "own", peers=[address, broken.address]))
+        assert set(report.peer_bytes) == {address}
+        assert report.bytes > report.peer_bytes[address] > 0
