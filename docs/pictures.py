@@ -5,27 +5,36 @@
 A bar reaches to the median, a line from the worst to the best round; a dot is a round, if the result has all of them. A
 result is JSON with ``title``, ``unit`` (``GB/s`` or ``seconds``), ``machine``, ``date`` and ``sections``. A section has
 ``label``, ``title``, ``command``, ``rounds`` and ``rows`` with ``name``, ``median``, ``best``, ``worst`` and ``all``.
+With ``curves`` in place of rows, each with ``name`` and ``points``, lines are drawn over logarithmic axes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "benchmarks"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+MODEL_PAGE = ROOT / "docs" / "scale.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", MODEL_PAGE)
 OWN = re.compile(r"streamer|^save to|ours$|share=")
 LIMIT = re.compile(r"^raw ")
 COMPARED = ("streamer load", "raw ", "runai ", "safetensors ")  # the columns of the README's table
 SECTIONS_OF_README = 7
 
 WIDTH, LEFT, RIGHT, ROW, GAP = 720, 250, 70, 22, 34
+AXIS, LABELS, DECADE = (
+    64,
+    190,
+    34,
+)  # of curves: room for numbers on the left, for names on the right; height of a factor of ten
+KINDS = ("other", "limit", "own")  # of curves, in their order
 STYLE = """text { font: 14px system-ui, sans-serif; fill: #1b1f24; } .soft { fill: #57606a; font-size: 13px; }
 .ground { fill: #ffffff; } .own { fill: #0a7d5a; } .limit { fill: #8b929b; } .other { fill: #c2410c; }
 .spread { stroke: #1b1f24; stroke-width: 1.5; } .round { fill: #1b1f24; } .head { font-weight: 600; }
@@ -50,6 +59,8 @@ def compared(section: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 def picture(result: Mapping[str, Any], *, only_compared: bool = False) -> str:
     """Draw a result as SVG."""
+    if "curves" in result["sections"][0]:
+        return curves_picture(result)
     y, parts = 28, [f'<text class="head" x="16" y="28">{escape(result["title"])}, {result["unit"]}</text>']
     for section in result["sections"]:
         rows = [rows[0] for rows in compared(section) if rows] if only_compared else section["rows"]
@@ -65,11 +76,76 @@ def picture(result: Mapping[str, Any], *, only_compared: bool = False) -> str:
     told = "one round" if rounds == [1] else f"bar: median of {number}; line: from the worst to the best"
     y += GAP
     parts.append(f'<text class="soft" x="16" y="{y}">{told}; {better}; {result["date"]}</text>')
-    height, title = y + 18, escape(result["title"])
+    return _framed(result["title"], y + 18, STYLE, parts)
+
+
+CURVES = """.grid { stroke: #8b929b; stroke-width: 0.5; } .curve { stroke-width: 2.5; fill: none; }
+.curve.own { stroke: #0a7d5a; } .curve.limit { stroke: #8b929b; } .curve.other { stroke: #c2410c; }
+@media (prefers-color-scheme: dark) { .curve.own { stroke: #2f9d78; } .curve.limit { stroke: #a3adb8; }
+.curve.other { stroke: #d9723a; } }"""
+
+
+def curves_picture(result: Mapping[str, Any]) -> str:
+    """Draw the curves of a result as SVG."""
+    y, parts = 28.0, [f'<text class="head" x="16" y="28">{escape(result["title"])}</text>']
+    for section in result["sections"]:
+        y += GAP
+        parts.append(f'<text x="16" y="{y}">{escape(section["label"])}</text>')
+        drawn, height = _curves(section["curves"], y + 14)
+        parts += drawn
+        y += 14 + height + 18
+    y += GAP
+    note = f"over the number of nodes, both axes logarithmic; a model, not a measurement; {result['date']}"
+    parts.append(_label(16, y, note, "start"))
+    return _framed(result["title"], y + 18, f"{STYLE}\n{CURVES}", parts)
+
+
+def _curves(curves: Sequence[Mapping[str, Any]], top: float) -> tuple[list[str], float]:
+    """Draw the lines of a section below a height; return them, and how high they are."""
+    values = [value for each in curves for _, value in each["points"]]
+    low, high = floor(log10(min(values))), ceil(log10(max(values)))
+    most = max(count for each in curves for count, _ in each["points"])
+    height, width = (high - low) * DECADE, WIDTH - AXIS - LABELS
+
+    def place(count: float, value: float) -> tuple[float, float]:
+        return AXIS + width * log10(count) / log10(most), top + height - (log10(value) - low) * DECADE
+
+    parts = []
+    for tick in (10.0**power for power in range(low, high + 1)):
+        y = place(1, tick)[1]
+        parts += [
+            f'<path class="grid" d="M{AXIS} {y:.1f}H{AXIS + width}"/>',
+            _label(AXIS - 8, y + 4, _short(tick), "end"),
+        ]
+    for tick in (10.0**power for power in range(floor(log10(most)) + 1)):
+        x = place(tick, 1)[0]
+        parts += [
+            f'<path class="grid" d="M{x:.1f} {top}v{height}"/>',
+            _label(x, top + height + 18, _short(tick), "middle"),
+        ]
+    for kind, each in zip(KINDS, curves, strict=True):
+        path = "L".join("{:.1f} {:.1f}".format(*place(*point)) for point in each["points"])
+        x, y = place(*each["points"][-1])
+        parts.append(f'<path class="curve {kind}" d="M{path}"/>')
+        parts.append(_label(x + 8, y + 5, f"{each['name']}: {_short(each['points'][-1][1])}", "start", "name"))
+    return parts, height
+
+
+def _label(x: float, y: float, text: str, anchor: str, kind: str = "soft") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _short(value: float) -> str:
+    """Return a number of at most three digits that count."""
+    return f"{float(f'{value:.3g}'):,.10g}".replace(",", " ")
+
+
+def _framed(title: str, height: float, style: str, parts: Sequence[str]) -> str:
+    """Return a picture of this height."""
     size = f'width="{WIDTH}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size} role="img">'
     ground = f'<rect class="ground" {size} rx="8"/>'
-    return "\n".join([head, f"<title>{title}</title>", f"<style>{STYLE}</style>", ground, *parts, "</svg>\n"])
+    return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{style}</style>", ground, *parts, "</svg>\n"])
 
 
 def _spread(row: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -125,13 +201,39 @@ def text_table(section: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def with_tables(text: str, loads: Mapping[str, Any]) -> str:
-    """Return a page with the tables of these results in the place of its own."""
-    texts = "\n\n".join(map(text_table, loads["sections"]))
-    for begin, end, table in (("| | `load` |", "\n\n", readme_table(loads)), ("file-warm, ", "\n```\n", texts)):
+def model_tables(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the tables of a model: each number of nodes, and each case."""
+    seconds, sent = (section["curves"] for section in result["sections"])
+    names = [each["name"] for each in seconds]
+    lines = [f"| nodes | {' | '.join(f'{name}: s | TB' for name in names)} |", "|---" * (2 * len(names) + 1) + "|"]
+    for number, (count, _) in enumerate(seconds[0]["points"]):
+        pairs = (each["points"][number][1] for both in zip(seconds, sent, strict=True) for each in both)
+        lines.append(f"| {count} | {' | '.join(map(_short, pairs))} |")
+    cases = [
+        "| case | once per node: s | peers, half: s | peers, last: s | from the store: sizes | between zones: sizes |"
+    ]
+    cases.append("|---|---|---|---|---|---|")
+    for row in result["cases"]:
+        name, *values = row.values()
+        cases.append(f"| {name} | {' | '.join(map(_short, values))} |")
+    return "\n".join(lines), "\n".join(cases)
+
+
+def with_tables(text: str, tables: Iterable[tuple[str, str, str]]) -> str:
+    """Return a page with tables in the place of its own; each has the beginning and the end of that."""
+    for begin, end, table in tables:
         before, found, after = text.partition(f"\n{begin}")
         text = f"{before}\n{table}{end}{after.partition(end)[2]}" if found else text
     return text
+
+
+def tables_of(page: Path) -> list[tuple[str, str, str]]:
+    """Return the tables of a page, for `with_tables`."""
+    if page == MODEL_PAGE:
+        return [*zip(("| nodes |", "| case |"), ("\n\n", "\n\n"), model_tables(results("fleet_model")), strict=True)]
+    loads = results("loads")
+    texts = "\n\n".join(map(text_table, loads["sections"]))
+    return [("| | `load` |", "\n\n", readme_table(loads)), ("file-warm, ", "\n```\n", texts)]
 
 
 def files() -> dict[Path, Callable[[], str]]:
@@ -142,7 +244,7 @@ def files() -> dict[Path, Callable[[], str]]:
         for name in names
     }
     for page in PAGES:
-        made[page] = lambda page=page: with_tables(page.read_text(encoding="utf-8"), results("loads"))  # type: ignore[misc]
+        made[page] = lambda page=page: with_tables(page.read_text(encoding="utf-8"), tables_of(page))  # type: ignore[misc]
     return made
 
 

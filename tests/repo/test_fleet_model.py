@@ -1,0 +1,87 @@
+"""The model of a fleet keeps its laws, so that the figures of the page follow from its limits."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from each_row import each_row
+
+MODEL = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/fleet_model.py"))
+Fleet, run, WAYS = MODEL["Fleet"], MODEL["outcome_of"], MODEL["WAYS"]
+FLEET = Fleet(nodes=8, blocks=200)
+LOST = replace(FLEET, lost_nodes=1, lost_after_s=7)
+EVENTS = {
+    "nothing": FLEET,
+    "a lost node": LOST,
+    "nodes lost one after another": replace(FLEET, nodes=20, lost_nodes=5, lost_after_s=3),
+    "a slow node": replace(FLEET, slow_nodes=1),
+    "two zones": replace(FLEET, zones=2, between_zones=3e9),
+    "two zones and lost nodes": replace(FLEET, nodes=20, zones=2, lost_nodes=5, lost_after_s=2),
+    "one node": replace(FLEET, nodes=1),
+}
+
+
+@each_row("event", [*EVENTS])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_byte_that_was_sent_has_arrived_or_was_lost_with_a_node(event: str, way: str) -> None:
+    fleet = EVENTS[event]
+    found, copies = run(fleet, way), fleet.readers if way == "everyone" else 1
+    assert found.received_bytes == pytest.approx((fleet.nodes - fleet.lost_nodes) * copies * fleet.size_bytes)
+    assert found.store_bytes + found.peer_bytes == pytest.approx(found.received_bytes + found.wasted_bytes)
+    assert 0 < found.median_s <= found.seconds
+
+
+@pytest.mark.parametrize("nodes", [1, 8, 50])
+def test_without_peers_the_store_sends_everything_to_each_reader(nodes: int) -> None:
+    fleet = replace(FLEET, nodes=nodes)
+    assert run(fleet, "everyone").store_bytes == pytest.approx(nodes * fleet.readers * fleet.size_bytes)
+    assert run(fleet, "once per node").store_bytes == pytest.approx(nodes * fleet.size_bytes)
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 100])
+def test_with_peers_each_block_leaves_the_store_once(nodes: int) -> None:
+    assert run(replace(FLEET, nodes=nodes), "peers").store_bytes <= 1.05 * FLEET.size_bytes
+
+
+@pytest.mark.parametrize("lost_after_s", [0.5, 3, 7, 12])
+def test_what_a_lost_node_was_to_fetch_is_fetched_once_more_at_most(lost_after_s: float) -> None:
+    found = run(replace(LOST, lost_after_s=lost_after_s), "peers")
+    assert found.store_bytes <= (1 + 1 / LOST.nodes + 0.05) * LOST.size_bytes
+
+
+def test_nothing_is_faster_than_its_narrowest_limit() -> None:
+    for way in WAYS:
+        for fleet in (FLEET, replace(FLEET, store=2.5e9), replace(FLEET, network=1e9), replace(FLEET, together=5e9)):
+            found = run(fleet, way)
+            sent = found.store_bytes + found.peer_bytes
+            limits = {fleet.store: found.store_bytes, fleet.network: found.received_bytes / 8, fleet.together: sent}
+            assert found.seconds >= max(size / speed for speed, size in limits.items())
+
+
+def test_bytes_cross_to_another_zone_once() -> None:
+    found = run(replace(FLEET, nodes=20, zones=2), "peers")
+    assert found.between_zones_bytes == pytest.approx(FLEET.size_bytes)
+
+
+def test_one_slow_node_does_not_make_half_of_the_fleet_slow() -> None:
+    fleet = replace(FLEET, nodes=50)
+    assert run(replace(fleet, slow_nodes=1), "peers").median_s < 1.2 * run(fleet, "peers").median_s
+
+
+def test_the_same_fleet_gives_the_same_figures() -> None:
+    assert run(LOST, "peers") == run(LOST, "peers")
+    assert run(LOST, "peers", seed=1) != run(LOST, "peers")
+
+
+def test_a_zone_without_a_node_is_refused() -> None:
+    with pytest.raises(ValueError, match="one node of each zone"):
+        run(replace(FLEET, zones=2, lost_nodes=7), "peers")
+
+
+def test_one_more_node_takes_nothing_from_the_store_if_the_others_have_it() -> None:
+    found = run(replace(FLEET, warm_nodes=7), "peers")
+    assert (found.store_bytes, found.received_bytes) == (0, pytest.approx(FLEET.size_bytes))
+    assert found.seconds <= 1.1 * FLEET.size_bytes / FLEET.network
