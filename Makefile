@@ -37,6 +37,7 @@ LOWEST_STAMP := .venv/.lowest
 RUNAI_STAMP := .venv/.runai
 SERVING_STAMP := .venv/.serving
 SGLANG_STAMP := .venv/.sglang
+RAY_STAMP := .venv/.ray
 BENCH_STAMP := .venv/.bench
 DOCS_STAMP := .venv/.docs
 
@@ -47,7 +48,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test nightly test-docs test-long test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
+.PHONY: help demo docs test nightly test-docs test-long test-lowest test-versions test-serving test-ray coverage sanitize fuzz soak lint bench wheel clean \
   build-packages test-packages docs-packages clang-packages wheel-packages bench-packages wheel-aarch64 test-aarch64 aarch64-packages
 
 help: ## list these targets
@@ -86,6 +87,9 @@ test-long: $(INSTALL_STAMP) $(AZURITE_STAMP) $(TRANSFORMERS_STAMP) test-packages
 test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
 	PYTHONPATH=.venv/sglang $(BIN)/pytest -W ignore tests/serving $(ARGS)
+
+test-ray: $(INSTALL_STAMP) $(RAY_STAMP) ## run the tests of streamer.ray on a Ray cluster of this machine
+	PYTHONPATH=.venv/ray $(BIN)/pytest -W ignore tests/on_ray $(ARGS)
 
 test-docs: docs docs-packages ## build the site, and open each page in headless Chromium
 	$(BIN)/pytest tests/site $(ARGS)
@@ -240,6 +244,11 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	  loguru==0.7.3 msgspec==0.22.0 openai==3.54.0 openai-harmony==0.0.8 orjson==3.13.0 partial-json-parser==0.2.1.1.post7 \
 	  prometheus-client==0.26.0 pybase64==1.5.1 pyzmq==27.3.0 sentencepiece==0.2.3 sniffio==1.3.1 starlette==1.10.0 \
 	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
+	touch $@
+
+# Ray, and the package that it needs beside those of .venv.
+$(RAY_STAMP): | $(INSTALL_STAMP)
+	$(UV) --no-deps --target .venv/ray ray==2.60.0 msgpack==1.2.4
 	touch $@
 
 $(DOCS_STAMP): pyproject.toml | $(INSTALL_STAMP)

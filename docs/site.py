@@ -23,7 +23,7 @@ PICTURES = (".svg", ".png", ".webp")
 CODE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 FIRST = ("load", "stream", "open", "load_into", "save", "save_model", "publish", "watch")
-HOSTS = ("transformers", "diffusers", "accelerate", "dcp", "fsspec")
+HOSTS = ("transformers", "diffusers", "accelerate", "dcp", "fsspec", "ray")
 
 
 def place_of(file: Path) -> Path:

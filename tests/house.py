@@ -24,7 +24,7 @@ PYTHON_ROOMS = [
     "face",
     "integrations.sglang integrations.vllm",
     "integrations.serving",
-    "integrations.dcp integrations.diffusers integrations.fsspec",
+    "integrations.dcp integrations.diffusers integrations.fsspec integrations.ray",
     "integrations.transformers",
     "integrations",
     "compat",

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
-    from streamer.integrations import accelerate, dcp, diffusers, fsspec, transformers
+    from streamer.integrations import accelerate, dcp, diffusers, fsspec, ray, transformers
 
 __version__ = VERSION
 
@@ -145,6 +145,7 @@ __all__ = [
     "patched",
     "plugins",
     "publish",
+    "ray",
     "release",
     "release_pinned_memory",
     "safe_open",
@@ -198,7 +199,10 @@ _DEFINED_IN = {
 
 _MODULES = {
     "plugins": "streamer.plugins",
-    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "dcp", "diffusers", "fsspec", "transformers")},
+    **{
+        name: f"streamer.integrations.{name}"
+        for name in ("accelerate", "dcp", "diffusers", "fsspec", "ray", "transformers")
+    },
 }
 
 
@@ -241,6 +245,9 @@ class _NamedModule(ModuleType):
 
     def __dir__(self) -> list[str]:
         return dir(_imported(_MODULES[self._name]))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # cloudpickle sends it with a function that names it
+        return importlib.import_module, (self.__name__,)
 
 
 sys.modules.update({f"{__name__}.{name}": _NamedModule(name) for name in _MODULES if name != "plugins"})

@@ -30,7 +30,7 @@ PUBLIC = """
     ShardIndexError Slice StorageError Stream StreamerError TamperedError TargetError TensorIndexError
     TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
     UnsupportedDtypeError UsageError accelerate aload asave astream dcp diffusers fsspec hookimpl load load_file
-    load_into open patch patched plugins publish release release_pinned_memory safe_open save save_model stream
+    load_into open patch patched plugins publish ray release release_pinned_memory safe_open save save_model stream
     transformers unpatch watch write_manifest
 """
 

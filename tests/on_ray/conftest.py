@@ -1,0 +1,53 @@
+"""One cluster for the tests of a file."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from servers.one_file import one_file
+
+import streamer
+
+if find_spec("ray") is not None:
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_enable_metrics_collection": "0"}
+
+    import ray
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """A head and two nodes, to which this process is connected."""
+    from ray_nodes import Nodes
+
+    nodes = Nodes(tmp_path_factory.mktemp("ray"))
+    try:
+        nodes.add()
+        nodes.add()
+        ray.init(address=nodes.cluster.address, log_to_driver=False)
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.cluster.shutdown()
+
+
+@pytest.fixture
+def _actors_end(nodes):
+    yield
+    streamer.ray.stop()
+
+
+@pytest.fixture
+def data():
+    """One file of 8 MB."""
+    return save({"weight": np.arange(2_000_000, dtype=np.float32)})
+
+
+@pytest.fixture
+def server(data):
+    """A web server that has it."""
+    with one_file(data=data) as server:
+        yield server
