@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamer.core import VERSION
-from streamer.core.trace.watcher import SessionWatcher, Watcher, text_of
+from streamer.core.trace.watcher import SessionWatcher, Watcher, error_text
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -73,7 +73,7 @@ class OpenTelemetry(Watcher):
             own.end(end_time=step_ended_ns)
         if error is not None:
             span.set_attribute("error.type", type(error).__name__)
-            span.set_status(trace.Status(trace.StatusCode.ERROR, text_of(error)))
+            span.set_status(trace.Status(trace.StatusCode.ERROR, error_text(error)))
         span.end(end_time=ended_ns)
 
     def _measure(self, facts: Mapping[str, Any], shares: Mapping[str, float], error: BaseException | None) -> None:

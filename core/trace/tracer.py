@@ -23,7 +23,7 @@ from streamer.core.bounds import advice_on
 from streamer.core.load_status import CONSUMER, RANKS, READING, SHORTEST_US, began_at, now_us
 from streamer.core.log import OwnLogger
 from streamer.core.trace.file import NO_ROOM, Part, add, check_path, unwritable
-from streamer.core.trace.watcher import STAGES, SessionWatcher, Watcher, text_of
+from streamer.core.trace.watcher import STAGES, SessionWatcher, Watcher, error_text
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -113,7 +113,7 @@ class Tracer(Watcher):
         """Note what has ended, and write the file."""
         bounds = [{"what": word, "share": share} for word, share in shares.items()]
         advice = advice_on(shares, is_limited="max_bytes_per_second" in facts)
-        facts = facts if error is None else {**facts, "error": text_of(error)}
+        facts = facts if error is None else {**facts, "error": error_text(error)}
         with self._lock:
             self._check_process()
             self._changes += 1
@@ -276,7 +276,7 @@ class SessionTrace(SessionWatcher):
 
     def fail(self, error: BaseException) -> None:
         """Note the error that ends the session."""
-        self.tracer.instant("failed", error=text_of(error))
+        self.tracer.instant("failed", error=error_text(error))
 
     def end(self) -> None:
         """Take what is left."""

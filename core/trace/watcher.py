@@ -53,6 +53,6 @@ class Watcher(Protocol):
         """
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error's text without secrets: other errors than ours may hold some."""
     return str(error) if isinstance(error, StreamerError) else type(error).__name__

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from streamer._load import load, load_file
     from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
+    from streamer._pull.record import PullReport
+    from streamer._push.copies import copy, pull, push
     from streamer._push.publish import PublishReport, publish
+    from streamer._push.report import PushReport
     from streamer._release import release, release_pinned_memory
     from streamer._save.save import asave, save, save_model
     from streamer._save.saving import SaveReport
@@ -90,6 +93,8 @@ __all__ = [
     "Passphrase",
     "Placements",
     "PublishReport",
+    "PullReport",
+    "PushReport",
     "SaveReport",
     "Slice",
     "Stream",
@@ -133,6 +138,7 @@ __all__ = [
     "aload",
     "asave",
     "astream",
+    "copy",
     "dcp",
     "diffusers",
     "fsspec",
@@ -145,6 +151,8 @@ __all__ = [
     "patched",
     "plugins",
     "publish",
+    "pull",
+    "push",
     "ray",
     "release",
     "release_pinned_memory",
@@ -169,6 +177,11 @@ _DEFINED_IN = {
     "load_into": "streamer._load_into",
     "ManifestReport": "streamer._manifest",
     "write_manifest": "streamer._manifest",
+    "copy": "streamer._push.copies",
+    "pull": "streamer._push.copies",
+    "push": "streamer._push.copies",
+    "PullReport": "streamer._pull.record",
+    "PushReport": "streamer._push.report",
     "PublishReport": "streamer._push.publish",
     "publish": "streamer._push.publish",
     "watch": "streamer._versions",

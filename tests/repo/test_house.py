@@ -26,12 +26,13 @@ PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DataKey
     DeviceError EncryptionKeyError EngineError FormatError GroupError HeaderError HttpStatusError KeyProvider
     LoadCancelledError LoadReport ManifestError ManifestReport MissingShardError ObjectNotFoundError OptionError
-    Options OutOfMemoryError Passphrase Placements PluginError PublishReport RangeResponseError RedirectError SaveReport
+    Options OutOfMemoryError Passphrase Placements PluginError PublishReport PullReport PushReport
+    RangeResponseError RedirectError SaveReport
     ShardIndexError Slice StorageError Stream StreamerError TamperedError TargetError TensorIndexError
     TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError accelerate aload asave astream dcp diffusers fsspec hookimpl load load_file
-    load_into open patch patched plugins publish ray release release_pinned_memory safe_open save save_model stream
-    transformers unpatch watch write_manifest
+    UnsupportedDtypeError UsageError accelerate aload asave astream copy dcp diffusers fsspec hookimpl load load_file
+    load_into open patch patched plugins publish pull push ray release release_pinned_memory safe_open save save_model
+    stream transformers unpatch watch write_manifest
 """
 
 
