@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from streamer.core.folders.paths import followed
 from streamer.core.format.shard_names import is_usual_shard
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
@@ -61,6 +62,20 @@ def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
         if isinstance(error, OSError) and error.filename == draft:
             error.filename = path  # a user knows no drafts
         raise
+
+
+@contextmanager
+def output_of(path: str) -> Iterator[str]:
+    """Yield the name under which a user's output is written: a draft; for a device, a FIFO or a socket, its own path.
+
+    A link is followed, so that the file to which it leads is replaced, and the link stays.
+    """
+    target = followed(path)
+    if os.path.lexists(target) and (os.path.islink(target) or not os.path.isfile(target)):
+        yield target
+        return
+    with draft_of(target, is_flushed=False) as draft:
+        yield draft
 
 
 def sync_folder(folder: str) -> None:

@@ -34,9 +34,12 @@ class Part(NamedTuple):
 
 def check_path(path: str) -> None:
     """Raise an error if no trace can be written to a path."""
-    folder = os.path.dirname(path)
-    if os.path.isdir(path) or not os.path.isdir(folder):
-        problem = "is a folder" if os.path.isdir(path) else "is in no folder that there is"
+    problem = "is a folder" if os.path.isdir(path) else ""
+    if not problem and os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        problem = "is no regular file"  # a rename would replace the device, the FIFO or the link itself
+    if not problem and not os.path.isdir(os.path.dirname(path)):
+        problem = "is in no folder that there is"
+    if problem:
         raise OptionError(f"the trace {path!r} {problem}", hint="Name a file in a folder that exists")
     try:
         if os.path.exists(path):

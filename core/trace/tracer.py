@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer.core import VERSION
 from streamer.core.bounds import advice_on
+from streamer.core.folders.paths import followed
 from streamer.core.load_status import CONSUMER, RANKS, READING, SHORTEST_US, began_at, now_us
 from streamer.core.log import OwnLogger
 from streamer.core.trace.file import NO_ROOM, Part, add, check_path, unwritable
@@ -293,7 +294,7 @@ def tracer_of(path: str, ranks: int, rank: int | None) -> Tracer:
     Raises:
         OptionError: no trace can be written to the path.
     """
-    path = os.path.abspath(path)
+    path = followed(os.path.abspath(path))
     tracer = _TRACERS.get(path)
     if tracer is None:
         tracer = Tracer(path, MOST_EVENTS // ranks, rank)

@@ -24,7 +24,7 @@ from streamer.core.errors import (
     StreamerError,
     TruncatedError,
 )
-from streamer.core.folders.drafts import draft_of
+from streamer.core.folders.drafts import output_of
 from streamer.core.folders.paths import followed
 from streamer.core.store.parallel import in_parallel
 from streamer.integrations.fsspec.remote_file import PinnedObject
@@ -150,11 +150,8 @@ def _destination(path: str) -> Iterator[str]:
     target = followed(path)
     if folder := os.path.dirname(target):
         os.makedirs(folder, exist_ok=True)
-    if os.path.exists(target) and (not os.path.isfile(target) or os.path.islink(target)):
-        yield target
-        return
-    with draft_of(target, is_flushed=False) as draft:
-        yield draft
+    with output_of(target) as name:
+        yield name
 
 
 def _write(file: Any, piece: memoryview) -> None:

@@ -14,7 +14,7 @@ import click
 from streamer._commands.output import DIFFERENT, Output, answers, print_line, storage_options, table
 from streamer.core import VERSION
 from streamer.core.errors import UsageError
-from streamer.core.folders.drafts import write_atomically
+from streamer.core.folders.drafts import output_of
 from streamer.core.quoting import names_text, printable, printable_lines, size_text
 from streamer.core.secrets.redact import redact
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from streamer._doctor.place import Examined
 
 _shown = partial(click.option, show_default=True)
+
 COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 
 
@@ -131,9 +132,12 @@ def show_trace(uri: str, *, html: str | None, storage_options: dict[str, Any] | 
         print_line(traces.page(trace, found))
         return
     if html is not None:
+        if not html or "://" in html:
+            raise UsageError("the page is written to a file of this machine", uri=html, hint="Give --html a path")
         if os.path.exists(html) and os.path.exists(uri) and os.path.samefile(html, uri):
             raise UsageError("the page would replace the trace", uri=html, hint="Write it to another file")
-        write_atomically(os.path.abspath(html), traces.page(trace, found).encode())
+        with output_of(os.path.abspath(html)) as name, open(name, "w", encoding="ascii") as file:
+            file.write(traces.page(trace, found))
     output.show({**found, "html": html}, lambda: traces.as_text(found), html)
 
 

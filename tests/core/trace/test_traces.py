@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
+import stat
 import subprocess
 import sys
 import threading
@@ -27,7 +29,19 @@ from streamer.core.bounds import bounds_text
 from streamer.core.trace import file as trace_file
 from streamer.core.trace import tracer as tracers
 
-CATEGORIES = {"request", "read", "verify", "decode", "copy", "allocate", "hand_over", "consumer", "wait", "locate"}
+CATEGORIES = {
+    "request",
+    "read",
+    "verify",
+    "decode",
+    "copy",
+    "allocate",
+    "hand_over",
+    "consumer",
+    "wait",
+    "locate",
+    "shared",
+}
 CANARY = "C4n4ryS3cr3tXyz"
 HELD_S = 0.5  # much longer than anything else in these loads takes
 TENSORS = {f"{number}.weight": np.full(80_000, number, np.float32) for number in range(5)}
@@ -300,6 +314,21 @@ def test_a_path_that_cannot_be_is_refused_before_the_load(tmp_path, model):
                 load(server.url, path)
         assert not server.requests
     assert model.read_bytes()[:8] == save(TENSORS)[:8]
+
+
+def test_what_is_no_regular_file_is_refused_and_stays_and_a_link_is_followed_regression(tmp_path, model):
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for a writer; a rename would replace it, as it did /dev/null
+    (tmp_path / "to-fifo").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("fifo", "to-fifo", "loop"):
+        with pytest.raises(streamer.OptionError, match="is no regular file"):
+            load(model, tmp_path / name)
+    assert stat.S_ISFIFO(os.lstat(tmp_path / "fifo").st_mode)
+    link, path = tmp_path / "link.json", tmp_path / "load.json"
+    link.symlink_to("load.json")
+    load(model, link)
+    assert link.is_symlink()
+    assert spans(checked(path), "read")
 
 
 @pytest.mark.parametrize("at", ["the beginning", "the end"])

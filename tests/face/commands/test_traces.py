@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,23 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, code: int, 
     result = run(path, "--html", page, "--json")
     assert (result.exit_code, page.read_text()) == (code, "older")
     assert said in json.loads(result.stdout)["message"]
+
+
+def test_a_page_is_written_into_a_fifo_and_through_a_link_regression(load: Path, tmp_path: Path) -> None:
+    fifo, link = tmp_path / "fifo", tmp_path / "link.html"
+    os.mkfifo(fifo)
+    link.symlink_to("load.html")
+    with ThreadPoolExecutor(1) as pool:
+        page = pool.submit(fifo.read_text)
+        assert run(load, "--html", fifo).exit_code == 0
+    assert page.result() == run(load, "--html", "-").stdout.removesuffix("\n")
+    assert run(load, "--html", link).exit_code == 0
+    assert (link.is_symlink(), (tmp_path / "load.html").read_text()) == (True, page.result())
+    for name in ("", "s3://bucket/load.html"):
+        assert (run(load, "--html", name).exit_code, "a file of this machine" in run(load, "--html", name).stderr) == (
+            2,
+            True,
+        )
 
 
 def test_files_that_cannot_be_read_or_written_are_named(load: Path, tmp_path: Path) -> None:
