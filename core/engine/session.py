@@ -199,7 +199,8 @@ class ReadSession:
 
     def _new_status(self, *, is_shown: bool) -> LoadStatus:
         names = [each.uri for each in self._objects]
-        watchers = [each.session(self._engine, names) for each in self._settings.watchers]
+        shared = {number for number, each in enumerate(self._objects) if getattr(each.source, "takes_block", False)}
+        watchers = [each.session(self._engine, names, shared) for each in self._settings.watchers]
         label = names[0] if names else ""
         return LoadStatus(label, self._plan.span_bytes, is_shown=is_shown, watchers=watchers)
 

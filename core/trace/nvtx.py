@@ -8,7 +8,7 @@ https://nvidia.github.io/NVTX/doxygen/index.html
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
@@ -42,7 +42,12 @@ class NvtxRanges(Watcher):
         finally:
             self._library.nvtxRangePop()
 
-    def session(self, engine: _native.Session | None = None, names: Sequence[str] = ()) -> SessionWatcher:  # noqa: ARG002
+    def session(
+        self,
+        engine: _native.Session | None = None,  # noqa: ARG002  of `Watcher`, as the others
+        names: Sequence[str] = (),  # noqa: ARG002
+        shared: Collection[int] = (),  # noqa: ARG002
+    ) -> SessionWatcher:
         """Return what marks the stages of a session."""
         return _SessionRanges(self._library)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
@@ -45,7 +45,12 @@ class OpenTelemetry(Watcher):
                 if ended_ns - began_ns >= BRIEF_NS and len(self._steps) < MOST_SPANS:
                     self._steps.append((name, began_ns, ended_ns, facts))
 
-    def session(self, engine: _native.Session | None = None, names: Sequence[str] = ()) -> SessionWatcher:  # noqa: ARG002
+    def session(
+        self,
+        engine: _native.Session | None = None,  # noqa: ARG002  of `Watcher`, as the others
+        names: Sequence[str] = (),  # noqa: ARG002
+        shared: Collection[int] = (),  # noqa: ARG002
+    ) -> SessionWatcher:
         """Watch no session: its stages are too many for spans."""
         return SessionWatcher()
 

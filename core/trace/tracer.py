@@ -13,7 +13,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -98,17 +98,20 @@ class Tracer(Watcher):
         with self._lock:
             self._add_line(now_us(), f'"ph": "i", "s": "t", "name": {_text(name)}', self._lane(*thread), _text(args))
 
-    def session(self, engine: _native.Session | None = None, names: Sequence[str] = ()) -> SessionWatcher:
+    def session(
+        self, engine: _native.Session | None = None, names: Sequence[str] = (), shared: Collection[int] = ()
+    ) -> SessionWatcher:
         """Return what traces a session of an engine, or of a group without one."""
-        return SessionTrace(self, engine, names)
+        return SessionTrace(self, engine, names, shared)
 
-    def native(self, engine: _native.Session, names: Sequence[str]) -> None:
-        """Take the events of an engine, whose objects have these names."""
+    def native(self, engine: _native.Session, names: Sequence[str], shared: Collection[int] = ()) -> None:
+        """Take the events of an engine, whose objects have these names; the `shared` ones are copied out of memory."""
         rows, dropped = engine.take_trace()
         with self._lock:
             self.dropped += dropped
             for row in sorted(rows, key=itemgetter(3)):
-                self._add_native(row, names)
+                is_shared = row[0] == "request" and row[5] in shared
+                self._add_native(("shared", *row[1:]) if is_shared else row, names)
 
     def end(self, facts: Mapping[str, Any], shares: Mapping[str, float], error: BaseException | None) -> None:
         """Note what has ended, and write the file."""
@@ -173,16 +176,16 @@ class Tracer(Watcher):
         args = f'{{"object": {_text(name)}, "offset": {offset}, "bytes": {size}'
         if category == "request":
             attempt, status, is_reused, phases = request
-            times = ", ".join(f'"{phase}": {us}' for phase, us in zip(PHASES, phases, strict=True))
-            args += f', "attempt": {attempt}, "status": {status or "null"}, '
-            args += f'"connection_reused": {_text(is_reused)}, {times}'
+            args += f', "attempt": {attempt}'
+            if any(phases):  # else its reader is in Python
+                times = ", ".join(f'"{phase}": {us}' for phase, us in zip(PHASES, phases, strict=True))
+                args += f', "status": {status or "null"}, "connection_reused": {_text(is_reused)}, {times}'
         if failure:
             args += f', "error": {_text(failure)}'
         self._add((began, ended), category, os.path.basename(name) or category, lane, args + "}")
         if failure and category == "request":
-            self._add_line(
-                ended, '"ph": "i", "s": "t", "name": "request failed"', lane, f'{{"error": {_text(failure)}}}'
-            )
+            what = "request cancelled" if failure.startswith("cancelled") else "request failed"
+            self._add_line(ended, f'"ph": "i", "s": "t", "name": "{what}"', lane, f'{{"error": {_text(failure)}}}')
 
     def _add(self, times: tuple[int, int], category: str, name: str, lane: int, args: str) -> None:
         began_us, ended_us = times
@@ -247,8 +250,10 @@ def _summary(processes: list[dict[str, Any]]) -> dict[str, Any]:
 class SessionTrace(SessionWatcher):
     """What one session adds: its engine's events, and what its consumer waits for."""
 
-    def __init__(self, tracer: Tracer, engine: _native.Session | None, names: Sequence[str]) -> None:
-        self.tracer, self._engine, self._names = tracer, engine, names
+    def __init__(
+        self, tracer: Tracer, engine: _native.Session | None, names: Sequence[str], shared: Collection[int]
+    ) -> None:
+        self.tracer, self._engine, self._names, self._shared = tracer, engine, names, shared
         self._stage, self._since_us = 0, now_us()
         self._away: set[str] = set()
 
@@ -268,7 +273,7 @@ class SessionTrace(SessionWatcher):
         """Take the engine's events, and note servers that have stopped serving."""
         with suppress(Exception):  # no memory; or a forked child, which has no engine
             if self._engine is not None:
-                self.tracer.native(self._engine, self._names)
+                self.tracer.native(self._engine, self._names, self._shared)
                 away = {each.server for each in self._engine.outages()}
                 for server in away - self._away:
                     self.tracer.instant("outage", server=server)

@@ -5,7 +5,7 @@ Guarantees: a watcher never fails what it watches, and is told no secret. Withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,8 +40,16 @@ class Watcher(Protocol):
     def during(self, category: str, name: str, **facts: Any) -> AbstractContextManager[None]:
         """Note what the calling thread does in a block."""
 
-    def session(self, engine: _native.Session | None = None, names: Sequence[str] = ()) -> SessionWatcher:
-        """Return what watches a session of an engine, or of a group without one."""
+    def session(
+        self, engine: _native.Session | None = None, names: Sequence[str] = (), shared: Collection[int] = ()
+    ) -> SessionWatcher:
+        """Return what watches a session of an engine, or of a group without one.
+
+        Args:
+            engine: The engine of the session.
+            names: The names of its objects.
+            shared: The numbers of those that are copied out of memory that processes share.
+        """
 
     def end(self, facts: Mapping[str, Any], shares: Mapping[str, float], error: BaseException | None) -> None:
         """Note that a load, a save or a copy has ended, and with which error.

@@ -26,6 +26,8 @@ from streamer.core.shards.small_files import read_files
 
 MOST_BYTES = 256_000_000  # Python needs about ten times as much memory for its values
 SLOWEST = 10
+SHOWN_LOADS = 20
+SHOWN_US = 500  # a shorter phase would show as 0.000 s
 PHASES = ("dns", "connect", "tls", "first_byte", "transfer")  # of a request, in their order
 
 
@@ -45,7 +47,7 @@ class Event(NamedTuple):
 
     def reason(self) -> str:
         """Say what took the time."""
-        phases, args = self.phases(), self.args
+        phases, args = {name: us for name, us in self.phases().items() if us >= SHOWN_US}, self.args
         longest = max(phases, key=phases.__getitem__, default=None)
         parts = [f"{longest.replace('_', ' ')} {phases[longest] / 1e6:.3f} s"] if longest else []
         parts += [f"attempt {args['attempt']}"] if args.get("attempt", 1) > 1 else []
@@ -133,11 +135,12 @@ def _checked(about: Mapping[str, Any]) -> dict[str, Any]:
     shares: list[dict[str, Any]] = [
         {"what": str(each["what"]), "share": _number(each, "share")} for each in about.get("bound_by") or []
     ]
-    texts = {name: str(about.get(name) or "") for name in ("uri", "version", "advice")}
+    texts = {name: str(about.get(name) or "") for name in ("uri", "version", "advice", "error")}
     numbers = {name: _number({name: 0, **about}, name) for name in ("bytes", "seconds", "dropped_events")}
     bound = ", ".join(f"{each['what']} {100 * each['share']:.0f} %" for each in shares)
     loads = [_checked(load) for process in about.get("processes") or [] for load in process["loads"]]
-    return texts | numbers | {"bound_by": shares, "bound": bound, "loads": loads}
+    is_complete = about.get("is_complete") is not False
+    return texts | numbers | {"is_complete": is_complete, "bound_by": shares, "bound": bound, "loads": loads}
 
 
 def _number(values: Mapping[str, Any], name: str, event: int | None = None) -> float:
@@ -171,7 +174,8 @@ def summary(trace: Trace) -> dict[str, Any]:
     ]
     by_time = sorted(kinds.values(), key=lambda each: -each["seconds"])
     found = {"missing": _missing(trace), "kinds": by_time, "slowest": rows, "notes": [*notes.values()]}
-    return {**trace.about, **found}
+    last_us = max(each.begin_us + each.us for each in trace.events)
+    return {**trace.about, "last_event_s": last_us / 1e6, **found}
 
 
 def _missing(trace: Trace) -> str:
@@ -184,11 +188,21 @@ def _missing(trace: Trace) -> str:
 
 def _size(about: Mapping[str, Any]) -> str:
     speed = f", {size_text(int(about['bytes'] / about['seconds']))}/s" if about["seconds"] > 1e-6 else ""
-    return f"{size_text(int(about['bytes']))} in {about['seconds']:.2f} s{speed}"
+    ended = "" if about["is_complete"] else ", not complete"
+    return f"{size_text(int(about['bytes']))} in {about['seconds']:.2f} s{speed}{ended}"
+
+
+def _head(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what the trace is of, and how long that took."""
+    if found["uri"]:
+        return found["uri"], _size(found)
+    return "no load has ended", f"the last event at {found['last_event_s']:.2f} s"
 
 
 def _bound(found: Mapping[str, Any]) -> str:
-    return f"bound by: {found['bound']}" if found["bound"] else "the trace does not say what bounded it"
+    bound = f"bound by: {found['bound']}" if found["bound"] else ""
+    failed = f"failed: {found['error']}" if found["error"] else ""
+    return "; ".join(filter(None, [bound, failed])) or "the trace does not say what bounded it"
 
 
 def _slowest(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -201,7 +215,7 @@ def _slowest(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def as_text(found: Mapping[str, Any]) -> str:
     """Return the summary for people."""
-    lines = [f"{found['uri']}: {_size(found)}", _bound(found)]
+    lines = [": ".join(_head(found)), _bound(found)]
     lines += [f"what would help: {found['advice']}"] if found["advice"] else []
     kinds = [("KIND", "EVENTS", "SECONDS", "SIZE")]
     for each in found["kinds"]:
@@ -210,8 +224,10 @@ def as_text(found: Mapping[str, Any]) -> str:
     lines += ["", *table(kinds).split("\n")]
     lines += ["", "the slowest:", *table(_slowest(found)).split("\n")] if found["slowest"] else []
     if len(found["loads"]) > 1:
-        lines += ["", f"the longest of {len(found['loads'])} loads is described above; all of them:"]
-        lines += [f"{each['uri']}: {_size(each)}: {_bound(each)}" for each in found["loads"]]
+        loads = sorted(found["loads"], key=lambda each: -each["seconds"])
+        which = "all of them" if len(loads) <= SHOWN_LOADS else f"the longest {SHOWN_LOADS}; --json has all"
+        lines += ["", f"the longest of {len(loads)} loads is described above; {which}:"]
+        lines += [f"{each['uri']}: {_size(each)}: {_bound(each)}" for each in loads[:SHOWN_LOADS]]
     for each in found["notes"]:
         lines.append(f"{each['name']}: {each['count']}, the first at {each['first_s']:.3f} s: {each['text']}")
     return printable_lines([*lines, *filter(None, [found["missing"]])])
@@ -237,9 +253,10 @@ def page(trace: Trace, found: Mapping[str, Any]) -> str:
         rows.append(
             (*numbers, round(each.begin_us), round(each.us), each.args.get("bytes", 0), round(min(first, each.us)))
         )
+    uri, size = _head(found)
     columns = ("lane", "kind", "name", "detail", "waited", "begin", "us", "bytes", "first")
     data = {
-        "summary": {**found, "bound": _bound(found), "size": _size(found), "slowest": _slowest(found)},
+        "summary": {**found, "uri": uri, "bound": _bound(found), "size": size, "slowest": _slowest(found)},
         "lanes": [*map(names.__getitem__, lanes)],
         "instants": sorted({at for at, *_ in trace.instants}),
         "kinds": kinds,

@@ -331,6 +331,52 @@ def test_what_is_no_regular_file_is_refused_and_stays_and_a_link_is_followed_reg
     assert spans(checked(path), "read")
 
 
+def test_blocks_that_come_from_shared_memory_are_no_requests_regression(path):
+    with ScriptedServer(DATA) as server:
+        load(server.url, path, share="node", block_bytes=256 << 10)
+    trace = checked(path)
+    assert sum(each["args"]["bytes"] for each in spans(trace, "request")) < len(DATA) + 2 * HEADER_BYTES
+    assert sum(each["args"]["bytes"] for each in spans(trace, "shared")) == sum(
+        each.nbytes for each in TENSORS.values()
+    )
+    assert not any(phase in each["args"] for each in spans(trace, "shared") for phase in tracers.PHASES)
+
+
+@pytest.mark.parametrize("change", ["absent", "cut"])
+def test_a_load_that_fails_before_a_tensor_is_read_is_in_the_trace_once_regression(tmp_path, change):
+    def fail(request, answer):
+        if change == "absent":
+            answer.become(404)
+
+    path = tmp_path / f"{change}.json"
+    with (
+        ScriptedServer(DATA[:1000] if change == "cut" else DATA, fail) as server,
+        pytest.raises(streamer.StreamerError),
+    ):
+        load(server.url, path)
+    trace = checked(path)
+    facts = {name: trace["otherData"][name] for name in ("uri", "kind", "bytes", "is_complete", "advice")}
+    assert facts == {"uri": server.url, "kind": "load", "bytes": 0, "is_complete": False, "advice": ""}
+    assert len(trace["otherData"]["processes"][0]["loads"]) == 1
+
+
+def test_requests_that_the_end_of_a_load_cancels_did_not_fail_regression(path):
+    is_asked = threading.Event()
+
+    def hold(request, answer):
+        if request.begin > 2 * HEADER_BYTES:
+            is_asked.set()
+            server.stopping.wait(120)
+
+    options = streamer.Options(trace=path, block_bytes=HEADER_BYTES * 2)
+    with ScriptedServer(DATA, hold) as server:
+        stream = streamer.stream(server.url, framework="np", options=options, progress=False)
+        assert is_asked.wait(60)
+        stream.close()
+    notes = {each["name"] for each in checked(path)["traceEvents"] if each["ph"] == "i"}
+    assert notes == {"request cancelled"}
+
+
 @pytest.mark.parametrize("at", ["the beginning", "the end"])
 def test_a_full_disk_fails_no_load_and_is_logged_once(path, model, monkeypatch, caplog, at):
     if at == "the end":

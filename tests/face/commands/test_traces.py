@@ -178,6 +178,38 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, code: int, 
     assert said in json.loads(result.stdout)["message"]
 
 
+def test_a_trace_without_the_end_of_a_load_says_so_regression(tmp_path: Path) -> None:
+    content = {"traceEvents": [load_traces.request(0, 1_500_000, 1)], "otherData": {"product": "streamer"}}
+    path = load_traces.write(tmp_path / "load.json", content)
+    assert run(path).stdout.splitlines()[0] == "no load has ended: the last event at 1.50 s"
+    assert data_of(run(path, "--html", "-").stdout)["summary"]["uri"] == "no load has ended"
+
+
+def test_a_load_that_was_not_complete_is_marked_regression(tmp_path: Path) -> None:
+    path = load_traces.write(tmp_path / "load.json", load_traces.trace(is_complete=False, error="it broke"))
+    assert run(path).stdout.splitlines()[:2] == [
+        "s3://bucket/llama: 8.00 MB in 2.00 s, 4.00 MB/s, not complete",
+        "bound by: store 71 %, consumer 20 %; failed: it broke",
+    ]
+    assert json.loads(run(path, "--json").stdout)["is_complete"] is False
+
+
+def test_of_many_loads_the_longest_are_listed_regression(tmp_path: Path) -> None:
+    loads = [{**load_traces.ABOUT, "uri": f"s3://bucket/{number}", "seconds": number} for number in range(100)]
+    path = load_traces.write(tmp_path / "load.json", load_traces.trace(processes=[{"loads": loads}]))
+    lines = [line for line in run(path).stdout.splitlines() if line.startswith("s3://bucket/")]
+    assert len(lines) == 1 + traces.SHOWN_LOADS
+    assert lines[1].startswith("s3://bucket/99: ")
+    assert len(json.loads(run(path, "--json").stdout)["loads"]) == 100
+
+
+def test_a_reason_names_no_phase_that_took_no_time_regression(tmp_path: Path) -> None:
+    none = {**dict.fromkeys(traces.PHASES, 0), "status": None}
+    events = [load_traces.request(0, 900_000, 1, **none)]
+    path = load_traces.write(tmp_path / "load.json", {"traceEvents": events, "otherData": load_traces.ABOUT})
+    assert json.loads(run(path, "--json").stdout)["slowest"][0]["reason"] == "request"
+
+
 def test_a_page_is_written_into_a_fifo_and_through_a_link_regression(load: Path, tmp_path: Path) -> None:
     fifo, link = tmp_path / "fifo", tmp_path / "link.html"
     os.mkfifo(fifo)
