@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 _shown = partial(click.option, show_default=True)
 
+
+class _Seconds(click.FloatRange):
+    """A time; "nan" is within the bounds of every range of click."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        return self.fail(f"{value!r} is no number", param, ctx) if math.isnan(seconds) else seconds
+
+
 COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 
 
@@ -31,8 +41,8 @@ COLORS = {"ok": "green", "slow": "yellow", "broken": "red", "unknown": None}
 @click.argument("uri", required=False)
 @click.option("--pid", type=int, help="Look into the loads of a running process instead; it is not stopped.")
 @click.option("--bench", "has_bench", is_flag=True, help="Measure raw reads beside those of a load, too.")
-@_shown("--seconds", type=click.FloatRange(0, 600), default=2.0, help="How long each speed is measured; 0: not at all.")
-@_shown("--timeout", "deadline_s", type=click.FloatRange(0.1, 3600), default=10.0, help="Seconds until a probe ends.")
+@_shown("--seconds", type=_Seconds(0, 600), default=2.0, help="How long each speed is measured; 0: not at all.")
+@_shown("--timeout", "deadline_s", type=_Seconds(0.1, 3600), default=10.0, help="Seconds until a probe ends.")
 @storage_options()
 @answers
 def examine_machine(
@@ -178,6 +188,6 @@ def _last_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def _colored(finding: Finding, line: str) -> str:
-    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+    if os.environ.get("NO_COLOR") or sys.stdout is None or not sys.stdout.isatty():
         return line
     return click.style(line[:7], fg=COLORS[finding.state]) + line[7:]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from streamer._doctor.findings import Finding
 from streamer.core import load_status
+from streamer.core.bounds import advice_on, bounds_text
 from streamer.core.load_status import CONSUMER, LOCATING, RANKS, READING, Load, began_at, page_of, read_page
 from streamer.core.quoting import names_text, size_text
 
@@ -116,8 +117,9 @@ def process_findings(number: int, seen: Sequence[int] = ()) -> Iterator[Finding]
     """Say what a process waits for, and then the same of the processes that it waits for; each takes half a second."""
     first = process(number)
     if first is None:
-        what = f"process {number} has ended, is another user's, or has loaded nothing"
-        yield Finding("process", "unknown", what, advice="python -m streamer ps lists those that can be looked into")
+        what = f"process {number} has ended, is another user's or another container's, or has loaded nothing"
+        advice = "python -m streamer ps lists those that can be looked into; run it in the container of the process"
+        yield Finding("process", "unknown", what, advice=advice)
         return
     if first.is_stopped:
         who = f"by the debugger {first.tracer}" if first.tracer else "by a signal"
@@ -164,9 +166,13 @@ def _finding(before: Load, after: Load, awaited: Sequence[str]) -> Finding:
     if awaited:
         what = f"{read}; it waits for {awaited[0]}, which reads it, for {seconds:.1f} s"
         return Finding(name, "slow", what, 'share="node": each byte is read by one process', "Look into that process")
+    # Of a shared load, the engine does not know which of the bytes this process reads.
+    bounds = {} if "awaited_process" in facts else facts.get("bound_by") or {}
+    read += f", bound so far by {bounds_text(bounds)}" if bounds else ""
     moved = max(facts.get(each, 0) - before.facts.get(each, 0) for each in ("done_bytes", "read_bytes"))
     if moved > 0:
-        return Finding(name, "ok", f"{read}, at {moved / LOOK_S / 1e9:.3g} GB/s")
+        what, lacks_memory = f"{read}, at {moved / LOOK_S / 1e9:.3g} GB/s", next(iter(bounds), "") == "memory"
+        return Finding(name, "slow" if lacks_memory else "ok", what, advice=advice_on(bounds) if lacks_memory else "")
     what = f"{read}, and no byte at the moment; it waits for the storage for {seconds:.1f} s"
     advice = "Look at the storage: python -m streamer doctor URI"
     return Finding(name, "broken" if seconds > SILENT_S else "slow", what, advice=advice)

@@ -139,6 +139,8 @@ def bound(speed: Speed, objects: Sequence[SourceObject]) -> dict[str, str | floa
     is_busy = speed.cpu_s / max(speed.seconds, 1e-9) > BUSY * machine.processors()
     is_local = all(isinstance(each.source, FileSource) and not each.source.is_remote for each in objects)
     by = ("memory" if is_in_page_cache(objects) else "the disk") if is_local else "the storage or the network to it"
+    if by == "memory" and speed.gb_s < limit / 2 and os.getloadavg()[0] > (os.cpu_count() or 1):
+        by = "other programs, which keep the processors busy"
     by = "this machine's processors" if is_busy else by
     return {"by": by, "achieved_gb_s": round(speed.gb_s, 3), "limit_gb_s": round(max(limit, speed.gb_s), 3)}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -415,6 +417,22 @@ def test_the_report_ends_with_what_bounds_it_and_a_text_without_secrets(
         assert "streamer " in block
         assert f"http://127.0.0.1:{port}/object.bin" in block
         assert "CANARY" not in CliRunner().invoke(main, [*words, "--json"]).output
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--timeout"])
+def test_a_time_that_is_no_number_is_refused_regression(option: str) -> None:
+    result = CliRunner().invoke(main, ["doctor", option, "nan"])
+    assert (result.exit_code, "is no number" in result.stderr) == (2, True)
+
+
+def test_a_closed_standard_output_is_no_error_regression() -> None:
+    result = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" -m streamer doctor >&-', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode in (0, 1), result.stderr) == (True, "")
 
 
 def test_without_a_uri_the_machine_is_examined() -> None:

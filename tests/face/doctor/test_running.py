@@ -25,6 +25,7 @@ from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
 from streamer._cli import main
+from streamer._doctor import running
 from streamer.core import load_status
 
 WEIGHTS = {f"w{number}": np.zeros(1 << 20, np.float32) for number in range(4)}
@@ -233,6 +234,17 @@ def test_the_page_is_this_users_alone_and_goes_with_its_process(checkpoint: str)
     done = subprocess.run([sys.executable, "-c", ended], capture_output=True, text=True, check=True)
     path, existed = done.stdout.split()
     assert (existed, os.path.exists(path)) == ("True", False)
+
+
+def test_a_load_that_lacks_memory_is_named_with_the_word_of_its_report_regression(checkpoint: str) -> None:
+    facts = {"uri": checkpoint, "total_bytes": 100, "bound_by": {"memory": 0.9, "store": 0.1}}
+    before, after = (
+        load_status.Load(0, load_status.READING, time.monotonic(), {**facts, "done_bytes": n}) for n in (1, 50)
+    )
+    line = running._finding(before, after, [])
+    assert (line.state, "bound so far by memory 90 %, store 10 %" in line.found) == ("slow", True)
+    assert "raise memory_limit_bytes" in line.advice
+    assert running._finding(after, after._replace(since=0.0), []).state == "broken"  # nothing arrives
 
 
 def test_a_process_without_loads_is_unknown() -> None:
