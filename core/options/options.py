@@ -32,7 +32,7 @@ def _path(kind: str, reason: str) -> Any:
 
 
 def _addresses(reason: str) -> Any:
-    return field(default=None, metadata={"kinds": ("dns:",), "reason": reason})
+    return field(default=None, metadata={"kinds": ("dns:", "tcpstore://", "ray"), "reason": reason})
 
 
 def _choice(*words: str, reason: str) -> Any:
@@ -121,10 +121,12 @@ class Options:
         trace: Path of a file to which loads, saves and copies write what they did and when, for Perfetto and
             ``python -m streamer trace``; processes of this machine may write to one file (docs/traces.md). ``""``
             means no trace, even if the environment names a file. Automatic: none.
-        peers: Other machines whose caches may have the bytes: a list of ``host:port``, or ``"dns:NAME:PORT"`` for all
-            addresses of a name, as of a headless service. They are asked before the storage, and this process serves
-            its own cache to them; both need `cache_dir`, and a token (docs/fleet.md). In the environment, a list has
-            commas. ``""`` means none, even if the environment names some. Automatic: none.
+        peers: Other machines whose caches may have the bytes: a list of ``host:port``; ``"dns:NAME:PORT"`` for all
+            addresses of a name, as of a headless service; ``"tcpstore://HOST:PORT"`` for those that have announced
+            themselves in a ``torch.distributed.TCPStore``; or ``"ray"`` for the actors of `streamer.ray.warm`. They are
+            asked before the storage, and this process serves its own cache to them (on Ray, the actors do); both need
+            `cache_dir`, and a token (docs/fleet.md). In the environment, a list has commas. ``""`` means none, even if
+            the environment names some. Automatic: none.
         max_serving_bytes_per_second: Maximum number of bytes that this process sends to its peers in a second, for the
             sake of others on the same network. Automatic: no limit.
         share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the
@@ -277,9 +279,10 @@ def _path_of(kind: str, name: str, value: object) -> str | None:
 
 
 def _addresses_of(kinds: Sequence[str], name: str, value: Any) -> str | tuple[str, ...] | None:
-    if value is None or value == "" or (isinstance(value, str) and value.startswith(tuple(kinds))):
+    prefixes = tuple(each for each in kinds if each.endswith((":", "/")))
+    if value is None or value == "" or (isinstance(value, str) and (value in kinds or value.startswith(prefixes))):
         return None if value is None else str(value)
-    hint = f"Give a list of host:port, or {' or '.join(f'{each}…' for each in kinds)}"
+    hint = f"Give a list of host:port, or {' or '.join(f'{each}…' if each in prefixes else each for each in kinds)}"
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, (list, tuple)) or not all(
         isinstance(each, str) and ":" in each for each in listed or [0]

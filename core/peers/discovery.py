@@ -1,4 +1,4 @@
-"""Finds the addresses of peers: from a list, or from all addresses of a name.
+"""Finds the addresses of peers: from a list, all addresses of a name, a TCPStore of torch, or the actors of Ray.
 
 An address is ``host:port``, or ``[host]:port`` for IPv6. The own address of this process is left out. A look-up ends
 after `LONGEST_LOOKUP_S`, and then gives what the last one gave: peers are an offer, and no load waits for a name.
@@ -15,6 +15,8 @@ from threading import Thread
 from streamer.core.errors import OptionError
 
 LONGEST_LOOKUP_S = 2.0
+PORT = 7070  # on which a peer serves if nothing names another
+RAY, TCP_STORE = "ray", "tcpstore://"
 _last_found: dict[str, list[str]] = {}  # by `peers` as text
 
 
@@ -27,16 +29,23 @@ def addresses_of(peers: str | Sequence[str], own_port: int | None = None) -> lis
     """
     if not isinstance(peers, str):
         found = list(peers)
-    elif peers.startswith("dns:"):
+    elif peers == RAY or peers.startswith("dns:"):
         found = _in_time(peers)
+    elif peers.startswith(TCP_STORE):
+        from streamer.core.peers.tcp_store import addresses_in  # noqa: PLC0415 (as needed)
+
+        found = addresses_in(*split_address(peers.removeprefix(TCP_STORE)), own_port)
     else:
-        raise OptionError(f"unknown kind of peers: {peers[:80]!r}", hint="Give dns:NAME:PORT, or a list of host:port")
+        hint = "Give dns:NAME:PORT, tcpstore://HOST:PORT, ray, or a list of host:port"
+        raise OptionError(f"unknown kind of peers: {peers[:80]!r}", hint=hint)
     return [each for each in dict.fromkeys(found) if not _is_own(each, own_port)]
 
 
 def own_ports(peers: str | Sequence[str]) -> list[int]:
     """Return the ports on which this process may serve, as the others expect it: of a list, those of its own hosts."""
     if isinstance(peers, str):
+        if peers.startswith(TCP_STORE):
+            return [PORT, 0]
         return [split_address(peers.partition(":")[2])[1]] if peers.startswith("dns:") else []
     return [port for host, port in map(split_address, peers) if any(map(_is_local, _ips_of(host)))]
 
@@ -61,7 +70,7 @@ def joined_address(host: str, port: int) -> str:
 
 
 def _in_time(peers: str) -> list[str]:
-    """Look a name up on another thread, because the system's look-up has no deadline."""
+    """Look a name up on another thread, because the look-ups of the system and of Ray have no deadline."""
     thread = Thread(target=_look_up, args=(peers,), name="streamer-peerdns", daemon=True)
     thread.start()
     thread.join(LONGEST_LOOKUP_S)
@@ -70,6 +79,11 @@ def _in_time(peers: str) -> list[str]:
 
 def _look_up(peers: str) -> None:
     """Remember every address of a name, in an order that is the same on each machine."""
+    if peers == RAY:
+        from streamer.core.peers.ray_actors import addresses_of_actors  # noqa: PLC0415 (as needed)
+
+        _last_found[peers] = addresses_of_actors() or _last_found.get(peers, [])
+        return
     host, port = split_address(peers.partition(":")[2])
     if ips := _ips_of(host):  # else the name server is away: the last answer stays
         _last_found[peers] = [joined_address(ip, port) for ip in ips]
