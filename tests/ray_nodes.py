@@ -19,6 +19,7 @@ HEALTH = {
     "health_check_failure_threshold": 3,
     "health_check_initial_delay_ms": 0,
 }
+TOKEN = "token-of-the-tests"
 LONG_S = 120.0  # longest wait for what other processes do; Ray starts one in two seconds, if nothing else runs
 
 
@@ -30,11 +31,11 @@ class Nodes:
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": HEALTH}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
 
-    def add(self) -> str:
+    def add(self, *, serves: bool = True) -> str:
         """Add a node, and return its id."""
         self._added += 1
         folder = self.root / f"cache{self._added}"
-        environment = {"STREAMER_CACHE_DIR": str(folder)}
+        environment = {"STREAMER_CACHE_DIR": str(folder), "STREAMER_PEERS_TOKEN": TOKEN if serves else ""}
         node = self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, env_vars=environment)
         self.folders[node.node_id], self._nodes[node.node_id] = folder, node
         return str(node.node_id)

@@ -1,5 +1,8 @@
 """Fills the caches of the nodes of a Ray cluster, each by an actor of its own, and watches the nodes meanwhile.
 
+If nodes serve their caches, each of them first reads a part of the checkpoint from the storage, and then the rest from
+the others: every byte leaves the storage once. Nodes beyond the first `SEEDS` follow when these have everything.
+
 Guarantees: a node that joins gets its actor, too; a node that is lost is named in the report and delays nobody; an
 actor whose process died is asked again. `warm` returns only if each node that is left has the whole checkpoint. Ray
 keeps no secret: storage options are arguments of calls, not of an actor's creation, and no log shows them.
@@ -15,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamer._progress import Progress
+from streamer.compat.hooks import imported
 from streamer.core.errors import StorageError, StreamerError, UsageError
+from streamer.core.peers.ray_actors import NAMESPACE, Place, actor_name, connected_ray
 from streamer.core.quoting import counted
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
-from streamer.integrations.ray.node_cache import NAMESPACE, NodeCache, actor_name, connected_ray
+from streamer.integrations.ray.node_cache import NodeCache
 
 if TYPE_CHECKING:
     from streamer.core.options.options import Options
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 1.0  # at the nodes, and at what each has read
 PAUSE_S = 2.0  # before an actor that did not answer is asked again: Ray starts a process in two seconds
+SEEDS = 64  # nodes that read a part each from the storage; a load asks as many peers
+FOLLOWERS = 4  # nodes that read at the same time from one that has everything
 ATTEMPTS = 30  # a lost node is reported as such after 12 s or less, so a node that is there fails after a minute
 
 NodesOption = Sequence[str] | Callable[[dict[str, Any]], bool] | None
@@ -41,6 +48,7 @@ class NodeReport:
     outcome: str  # "warm", "lost" or "failed"
     bytes: int = 0  # bytes of the checkpoint's tensors
     read_bytes: int = 0  # the part of them that was missing in the cache
+    peer_bytes: int = 0  # the part of these that other nodes gave
     seconds: float = 0.0
     error: str = ""
 
@@ -92,6 +100,7 @@ def warm(
     """
     request = Request(uri=uri, storage_options=storage_options, options=options, progress=progress)
     folder = None if cache_dir is None else os.fspath(cache_dir)
+    imported("ray")
     fleet = _Fleet(connected_ray(), request, nodes, folder)
     try:
         while fleet.step():
@@ -108,6 +117,7 @@ def stop() -> int:
         >>> streamer.ray.stop()                                                                  # doctest: +SKIP
         8
     """
+    imported("ray")
     ray, ended = connected_ray(), 0
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
@@ -119,12 +129,17 @@ def stop() -> int:
 
 @dataclass
 class _Member:
-    """A node, its actor, and the call that is under way."""
+    """A node, its actor, and the call that is under way: for its place, for a part, then for everything."""
 
     node_id: str
     address: str
     actor: Any
     call: Any = None
+    place: Place | None = None
+    parts: list[tuple[int, int]] = field(default_factory=list)  # that this node is to read from the storage for all
+    has_read: bool = False  # whether it has read parts
+    read_bytes: int = 0  # of these
+    peer_bytes: int = 0
     again_at: float = 0.0
     attempts: int = 0
     asked: Any = None  # the call for `done`
@@ -142,6 +157,8 @@ class _Fleet:
         self._label = ", ".join(redact(each) for each in request.uris)
         self._members: dict[str, _Member] = {}
         self._alive: set[str] = set()
+        self._told: tuple[str, ...] = ()  # addresses, to all
+        self._has_seeds = False
         self._looked = -LOOK_EVERY_S
         self._began = time.monotonic()
         self._total_bytes, self._shown = 0, Progress(False, 0, "")
@@ -151,10 +168,10 @@ class _Fleet:
         if time.monotonic() >= self._looked + LOOK_EVERY_S:
             self._look()
         waiting = [each for each in self._members.values() if each.report is None]
+        self._introduce(waiting)
         for each in waiting:
             if each.call is None and time.monotonic() >= each.again_at:
-                each.attempts += 1
-                each.call = each.actor.warm.remote(self._arguments, self._cache_dir)
+                each.call = self._next_call(each)
         calls = {each.call: each for each in waiting if each.call is not None}
         if calls:
             for call in self._ray.wait([*calls], timeout=LOOK_EVERY_S / 2)[0]:
@@ -187,18 +204,55 @@ class _Fleet:
         self._alive = {*alive}
         for node_id, node in alive.items():
             if node_id not in self._members and self._is_wanted(node):
-                self._members[node_id] = _Member(node_id, node["NodeManagerAddress"], self._actor(node_id))
+                self._members[node_id] = _Member(node_id, node["NodeManagerAddress"], self._actor(node))
         if not self._members:
             raise UsageError("no node of the cluster is wanted", hint="Look at ray.nodes(), and change nodes=")
         self._show()
+
+    def _introduce(self, waiting: Sequence[_Member]) -> None:
+        """Once all nodes that are there have answered, give them parts, and tell everybody of each that serves."""
+        if any(each.place is None for each in waiting):
+            return
+        serving = tuple(sorted(each.place.address for each in self._left() if each.place and each.place.address))
+        if len(serving) > 1 and not self._has_seeds:
+            self._has_seeds = True
+            seeds = [each for each in waiting if each.place and each.place.address][:SEEDS]
+            for number, each in enumerate(seeds):
+                each.parts = [(number, len(seeds))]
+        if serving != self._told:
+            self._told = serving
+            for each in self._left():
+                each.actor.meet.remote(serving)
+
+    def _left(self) -> list[_Member]:
+        return [each for each in self._members.values() if each.report is None or each.report.outcome == "warm"]
+
+    def _next_call(self, member: _Member) -> Any:
+        """Start what a node does next: say where it is, read its parts, and if it is its turn, read everything."""
+        part, left = (0, 1), self._left()
+        if member.place is not None and member.parts:
+            part = member.parts[0]
+        elif any(each.place is None or each.parts for each in left):
+            if member.place is not None:
+                return None
+        elif self._has_seeds and not member.has_read:
+            having = sum(each.has_read or each.report is not None for each in left)
+            reading = sum(each.call is not None and not each.has_read for each in left)
+            if having and reading >= FOLLOWERS * having:
+                return None
+        member.attempts += 1
+        if member.place is None:
+            return member.actor.place.remote()
+        return member.actor.warm.remote(self._arguments, self._cache_dir, part, self._told)
 
     def _is_wanted(self, node: dict[str, Any]) -> bool:
         if callable(self._nodes):
             return bool(self._nodes(node))
         return self._nodes is None or node["NodeID"] in self._nodes
 
-    def _actor(self, node_id: str) -> Any:
+    def _actor(self, node: dict[str, Any]) -> Any:
         """Return the actor of a node, and start it if there is none."""
+        node_id = node["NodeID"]
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
         return (
             self._ray.remote(NodeCache)
@@ -212,33 +266,49 @@ class _Fleet:
                 max_concurrency=8,
                 scheduling_strategy=strategy,
             )
-            .remote(self._cache_dir)
+            .remote(self._cache_dir, node["NodeManagerAddress"])
         )
 
     def _take(self, member: _Member) -> None:
         """Take the result of a call, or ask again if the process of the actor died."""
         errors, call, member.call = self._ray.exceptions, member.call, None
         try:
-            report = self._ray.get(call)
+            result = self._ray.get(call)
         except errors.RayTaskError as error:
             self._end(member, "failed", error.cause)
         except errors.ActorUnschedulableError as error:  # no RayActorError
             self._end(member, "lost", error)
         except errors.RayError as error:
-            member.again_at = time.monotonic() + PAUSE_S
+            member.again_at, member.place, self._told = time.monotonic() + PAUSE_S, None, ()
             if member.node_id not in self._alive:
                 self._end(member, "lost", error)
             elif isinstance(error, errors.ActorDiedError) or member.attempts >= ATTEMPTS:
                 self._end(member, "failed", error)
         else:
-            figures = (report.bytes, report.read_bytes, report.seconds)
-            member.done = (report.read_bytes, report.read_bytes)
+            self._go_on(member, result)
+
+    def _go_on(self, member: _Member, result: Any) -> None:
+        """Take what a call has returned."""
+        if isinstance(result, tuple):
+            member.place = Place(*result)
+        elif member.parts:
+            del member.parts[0]
+            member.has_read = True
+            member.read_bytes += result.read_bytes
+            member.peer_bytes += result.peer_bytes
+        else:
+            read_bytes, peer_bytes = result.read_bytes + member.read_bytes, result.peer_bytes + member.peer_bytes
+            figures = (result.bytes, read_bytes, peer_bytes, time.monotonic() - self._began)
+            member.done = (read_bytes, read_bytes)
             member.report = NodeReport(member.node_id, member.address, "warm", *figures)
 
     def _end(self, member: _Member, outcome: str, error: BaseException) -> None:
         text = str(error).strip().partition("\n")[0]
         member.report, member.error = NodeReport(member.node_id, member.address, outcome, error=text), error
         member.done = (0, 0)
+        if left := [each for each in self._left() if each.report is None and each.place and each.place.address]:
+            min(left, key=lambda each: len(each.parts)).parts += member.parts
+        member.parts = []
 
     def _show(self) -> None:
         """Show the bytes of all nodes; each is asked once, and answers when it can."""
@@ -253,7 +323,6 @@ class _Fleet:
         if total != self._total_bytes:  # a node has begun, joined or gone
             self._shown.close()
             self._total_bytes = total
-            self._shown = Progress(
-                self._request.progress, total, f"{self._label} on {counted(len(self._members), 'node')}"
-            )
+            label = f"{self._label} on {counted(len(self._members), 'node')}"
+            self._shown = Progress(self._request.progress, total, label)
         self._shown.update(lambda: done)

@@ -27,7 +27,15 @@ def nodes(tmp_path_factory):
     try:
         nodes.add()
         nodes.add()
-        ray.init(address=nodes.cluster.address, log_to_driver=False)
+
+        def wait_for_peers() -> None:
+            """In each process of Ray: the machine may be busy."""
+            from streamer.core.peers import asking
+
+            asking.ANSWER_S = 30.0
+
+        environment = {"worker_process_setup_hook": wait_for_peers}
+        ray.init(address=nodes.cluster.address, log_to_driver=False, runtime_env=environment)
         yield nodes
     finally:
         ray.shutdown()
@@ -42,8 +50,8 @@ def _actors_end(nodes):
 
 @pytest.fixture
 def data():
-    """One file of 8 MB."""
-    return save({"weight": np.arange(2_000_000, dtype=np.float32)})
+    """One file of eight tensors, 8 MB."""
+    return save({f"weight{number}": np.arange(250_000, dtype=np.float32) for number in range(8)})
 
 
 @pytest.fixture

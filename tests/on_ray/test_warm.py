@@ -29,6 +29,10 @@ def blocks(server) -> int:
     return sum(map(is_block, server.requests))
 
 
+def sent(server) -> int:
+    return sum(each.end - each.begin for each in server.requests if is_block(each))
+
+
 def held_back(data: bytes, may_answer: threading.Event):
     """Return a server that sends no block until it may."""
     return one_file(lambda request, _: is_block(request) and may_answer.wait(LONG_S), data=data)
@@ -50,13 +54,28 @@ def test_a_load_on_each_node_reads_the_cache_that_warm_has_filled(nodes, server)
         with streamer.stream(uri, framework="np", options=streamer.ray.node_options(), progress=False) as tensors:
             dict(tensors)
         cached = tensors.report.cached_bytes
-        return float(streamer.ray.load(uri, framework="np", progress=False)["weight"][-1]), cached
+        return float(streamer.ray.load(uri, framework="np", progress=False)["weight7"][-1]), cached
 
     for node_id in nodes.folders:
-        assert on_node(node_id, load, uri) == (1_999_999.0, SIZE)
+        assert on_node(node_id, load, uri) == (249_999.0, SIZE)
     assert blocks(server) == before
     again = streamer.ray.warm(uri, nodes=[*nodes.folders], progress=False)
     assert [each.read_bytes for each in again.nodes] == [0, 0]
+
+
+def test_each_byte_leaves_the_storage_once_if_the_nodes_serve_each_other(nodes, server):
+    uri = place_of("http", server)[0]
+    report = streamer.ray.warm(uri, nodes=nodes.are_workers, progress=False)
+    assert sent(server) < 1.05 * SIZE
+    assert [each.read_bytes for each in report.nodes] == [SIZE, SIZE]
+    assert sum(each.peer_bytes for each in report.nodes) == SIZE
+    before, joined = sent(server), nodes.add()
+    try:
+        again = {each.node_id: each for each in streamer.ray.warm(uri, nodes=nodes.are_workers, progress=False).nodes}
+    finally:
+        nodes.kill(joined)
+    assert (again[joined].read_bytes, again[joined].peer_bytes) == (SIZE, SIZE)
+    assert sent(server) < before + 0.05 * SIZE  # the header
 
 
 def test_a_node_that_joins_is_warmed_and_a_node_that_is_lost_is_named(nodes, data):
@@ -131,7 +150,7 @@ def test_a_load_without_actors_reads_from_the_storage(nodes, server):
         return streamer.ray.node_options().cache_dir
 
     assert on_node(next(iter(nodes.folders)), options) is None
-    assert float(streamer.ray.load(uri, framework="np", progress=False)["weight"][1]) == 1.0
+    assert float(streamer.ray.load(uri, framework="np", progress=False)["weight0"][1]) == 1.0
     chosen = streamer.Options(cache_dir="")
     assert streamer.ray.node_options(chosen) is chosen
 
@@ -142,7 +161,7 @@ def test_the_example_warms_and_loads_on_each_node(nodes, server, tmp_path, capsy
     ray_warm.main(place_of("http", server)[0], str(tmp_path / "shared"))
     lines = capsys.readouterr().out.splitlines()
     assert sum("warm, " in each for each in lines) == 3
-    assert sum(f"1 tensors, {SIZE} of {SIZE} bytes from the cache" in each for each in lines) == 3
+    assert sum(f"8 tensors, {SIZE} of {SIZE} bytes from the cache" in each for each in lines) == 3
     assert actors() == set()
 
 
