@@ -216,6 +216,8 @@ class S3Client:
 
     def _forget_keys(self) -> None:
         """Look up the keys anew: they ended before the time that their provider named, or it named none."""
+        if forget := getattr(self._options.get("session"), "forget_keys", None):  # the session is that of a plug-in
+            forget()
         if "botocore.session" in sys.modules:
             from streamer.backends.s3.botocore_login import forget_logins  # noqa: PLC0415 (see above)
 

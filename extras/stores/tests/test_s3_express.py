@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from express_server import BUCKET, KEY, READER, SECRET, ExpressServer
+from express_server import BUCKET, KEY, READER, REGION, SECRET, ExpressServer
 from safetensors.numpy import save
 
 import streamer
@@ -118,6 +118,45 @@ def test_an_endpoint_of_the_environment_is_that_of_the_sessions_regression(serve
     options = {name: value for name, value in server.options().items() if name != "endpoint_url"}
     loaded = streamer.load(FOLDER, storage_options=options, framework="np", progress=False)
     assert np.array_equal(loaded["a"], TENSORS["a"])
+
+
+@pytest.mark.parametrize("variable", ["AWS_REGION", "AWS_DEFAULT_REGION"])
+def test_a_region_of_the_environment_is_that_of_the_sessions_regression(server, variable, monkeypatch):
+    monkeypatch.setenv(variable, REGION)
+    assert_loads(server, client_kwargs={})
+
+
+def test_a_session_that_ends_early_is_made_anew_regression(server):
+    """The load gave up after half a minute, and the save at once: both went on with the keys of the old session."""
+    ended = []
+
+    def script(handler):
+        if handler.command == "PUT" or "Range" in handler.headers:
+            ended.append(handler.path)
+            if len(ended) == 2:
+                server.sessions.clear()
+
+    server.script = script
+    streamer.save(TENSORS, f"s3express://{BUCKET}/new", storage_options=server.options(), progress=False)
+    assert len(ended) > 2
+    ended.clear()
+    assert_loads(server)
+    assert len(ended) > 2
+
+
+def test_a_mistake_is_named_by_what_was_mistaken_regression(server, tmp_path, monkeypatch):
+    with pytest.raises(streamer.CredentialsError, match="no such profile"):
+        assert_loads(server, profile="nobody")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    (tmp_path / "config").write_text("no section")
+    with pytest.raises(streamer.CredentialsError, match="cannot be read"):
+        assert_loads(server, profile="nobody")
+    monkeypatch.delenv("AWS_CONFIG_FILE")
+    server.script = lambda handler: (
+        handler.path.endswith("?session") and (handler.send(404, b"<Error><Code>NoSuchBucket</Code></Error>") or True)
+    )
+    with pytest.raises(streamer.ObjectNotFoundError, match="no such bucket"):
+        assert_loads(server)
 
 
 def test_a_fault_of_the_server_makes_no_session_that_cannot_write_regression(server):

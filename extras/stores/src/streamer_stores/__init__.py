@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamer.plugins import CredentialsError, OptionError, note_credential
+from streamer.plugins import AccessDeniedError, CredentialsError, OptionError, StorageError, note_credential
 
 
 def check_texts(options: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -13,6 +13,13 @@ def check_texts(options: Mapping[str, Any], names: Iterable[str]) -> None:
     for name in names:
         if not isinstance(options.get(name, ""), str):
             raise OptionError(f"{name} must be text")
+
+
+def with_login_hint(error: StorageError, hint: str) -> StorageError:
+    """Let a refusal say how this storage takes a login: the hint for web servers names options that it lacks."""
+    if isinstance(error, AccessDeniedError) and error.status not in (None, 200):  # 200: a page, as of a proxy
+        error.hint = hint
+    return error
 
 
 def checked_token(token: str, owner: str) -> str:

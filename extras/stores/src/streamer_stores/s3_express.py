@@ -22,14 +22,15 @@ from urllib.parse import quote, urlsplit
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials, ReadOnlyCredentials
+from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.session import Session
 
 from streamer.plugins import (
-    AccessDeniedError,
     CredentialsError,
     HttpSource,
     Limits,
     ObjectInfo,
+    ObjectNotFoundError,
     StorageError,
     Store,
     UsageError,
@@ -38,6 +39,7 @@ from streamer.plugins import (
     open_store,
     send_request,
 )
+from streamer_stores import with_login_hint
 
 EARLY_S = 60.0  # a session is renewed this long before its end
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]*--(?P<zone>[a-z0-9-]+)--x-s3")
@@ -56,7 +58,12 @@ def streamer_open_store(uri: str, storage_options: Mapping[str, Any], limits: Li
         raise UsageError("This is not the URL of a directory bucket", uri=uri, hint=hint)
     if "versionId=" in uri:
         raise UsageError("Directory buckets keep no versions", uri=uri, hint="Leave ?versionId= out")
-    session = ExpressSession(bucket, match["zone"], storage_options, limits)
+    try:
+        session = ExpressSession(bucket, match["zone"], storage_options, limits)
+    except BotoCoreError as error:
+        fault = "has no such profile" if isinstance(error, ProfileNotFound) else "cannot be read"
+        hint = "Check the option profile, AWS_PROFILE, ~/.aws/config and ~/.aws/credentials"
+        raise CredentialsError(f"The AWS configuration {fault}", uri=uri, hint=hint) from error
     options = {name: value for name, value in storage_options.items() if name not in _KEYS}
     config = {**(storage_options.get("config_kwargs") or {}), "signature_version": "v4-s3express"}
     client = {**(storage_options.get("client_kwargs") or {}), "region_name": session.region}
@@ -97,7 +104,9 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
         super().__init__(profile=options.get("profile"))
         self._limits, self._bucket, self._lock = limits, bucket, threading.Lock()
         client = options.get("client_kwargs") or {}
-        self.region = str(client.get("region_name") or self.get_config_variable("region") or "us-east-1")
+        named = [client.get("region_name"), (options.get("config_kwargs") or {}).get("region_name")]
+        named += map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))
+        self.region = str(next(filter(None, named), None) or self.get_config_variable("region") or "us-east-1")
         verify = client.get("verify") or self.get_config_variable("ca_bundle")
         self._ca_file = verify if isinstance(verify, str) else None
         self._login = None
@@ -124,6 +133,11 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
                 self._create()
             assert self._keys is not None  # `_create` sets them, or raises
             return self._keys
+
+    def forget_keys(self) -> None:
+        """Make the next signature begin a new session: the backend of ``s3://`` calls this if S3 refuses the keys."""
+        with self._lock:
+            self._keys = None
 
     def _configured_endpoint(self) -> str | None:
         """Return the endpoint of the variables or the profile, in the order of botocore."""
@@ -153,9 +167,9 @@ class ExpressSession(Session):  # type: ignore[misc]  # botocore has no types
                 break
         if answer.status != 200:
             error = answer.error(uri)
-            if isinstance(error, AccessDeniedError):
-                error.hint = "Check the credentials, and that they may do s3express:CreateSession"
-            raise error
+            if isinstance(error, ObjectNotFoundError):
+                error.message, error.hint = "There is no such bucket", "Check its name and the region"
+            raise with_login_hint(error, "Check the credentials, and that they may do s3express:CreateSession")
         found = {name: html.unescape(value) for name, value in _FIELD.findall(answer.body.decode(errors="replace"))}
         try:
             keys = ReadOnlyCredentials(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
