@@ -29,7 +29,7 @@ from streamer.core.shards.shards import Expected, ManifestOfShard, Shards
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, doubt_of, is_sound
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import DigestingStore, HttpSource, ObjectInfo, Store
-from streamer.core.verification.strategy import Pieces, Verification
+from streamer.core.verification.strategy import DIFFERS, Pieces, Verification
 
 
 class ByStore:
@@ -159,7 +159,7 @@ class _PendingObject:
     def _compare(self, begin: int, end: int, expected: str, found: str) -> None:
         if found == expected:
             return
-        self._obstacle = "its digest differs"
+        self._obstacle = DIFFERS
         self.is_wrong = True
         raise mismatch(self.source_object, self.digest.algorithm, (begin, end), expected, found)
 

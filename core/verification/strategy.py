@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _log = OwnLogger()
 
+DIFFERS = "its digest differs"  # the remark about an object whose mismatch is an error
 
 # (first byte in the object, size in bytes, checksum) of the consecutive pieces of an item.
 Pieces: TypeAlias = list[tuple[int, int, int]]
@@ -90,7 +91,7 @@ def log_unverified(uri: str, checks: Sequence[ObjectCheck]) -> None:
     unverified = [check for check in checks if check.verified_by is None]
     for check in unverified:
         _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
-    if unverified and len(unverified) == len(checks):
+    if unverified and len(unverified) == len(checks) and all(check.remark != DIFFERS for check in unverified):
         _warn_once(uri, unverified[0].remark or "")
 
 

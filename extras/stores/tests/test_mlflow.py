@@ -124,7 +124,7 @@ def test_artifacts_elsewhere_are_read_by_their_storage(server, tmp_path):
     ("script", "error"),
     [
         (lambda handler: handler.send(200, b"<html>") or True, "not that of a tracking server"),
-        (lambda handler: handler.send(500) or True, "500"),
+        (lambda handler: handler.send(500) or True, "500.*does not wait"),
         (lambda handler: handler.send(302, Location="http://127.0.0.1:9/") or True, "302"),
     ],
 )
@@ -188,6 +188,16 @@ def test_mistakes_are_named(server, monkeypatch):
     with pytest.raises(streamer.CredentialsError) as caught:
         load("models:/llama/1")
     assert "wrong-token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("refused", ["/get-download-uri", ".safetensors"])
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_names_the_login_of_this_storage_regression(server, refused, status):
+    """It named the options of web servers, which this storage refuses."""
+    server.script = lambda handler: handler.place.endswith(refused) and (handler.send(status) or True)
+    with pytest.raises(streamer.AccessDeniedError, match="MLFLOW_TRACKING_TOKEN") as caught:
+        load("models:/llama/1/model.safetensors")
+    assert "storage_options" not in str(caught.value)
 
 
 def test_a_folder_on_the_disk_is_read_by_its_path(tmp_path, monkeypatch):

@@ -104,7 +104,7 @@ def test_a_signature_that_ends_during_a_load_is_renewed(server):
         assert dict(stream)["a"][0] == 1
 
 
-def test_wrong_bytes_are_found(server):
+def test_wrong_bytes_are_found(server, caplog):
     def change(data):
         for each in data["Files"]:
             each["Sha256"] = "0" * 64
@@ -112,6 +112,7 @@ def test_wrong_bytes_are_found(server):
     server.change = change
     with pytest.raises(streamer.ChecksumError):
         load(verify="auto")
+    assert "compared nothing" not in caplog.text  # the error says what was compared
 
 
 def test_a_listing_without_digests_and_commits_is_read(server):
@@ -135,6 +136,8 @@ def answering(status, body=b"", **headers):
         (answering(200, b"<html>"), "not a listing"),
         (answering(200, b'{"Code": 10010, "Message": "no", "Success": false}'), "not a listing"),
         (answering(200, b'{"Code": 200, "Data": {"Files": [{"Path": "a", "Size": -1}]}}'), "not a listing"),
+        (answering(200, b'{"Code": 200, "Data": {"Files": [{"Path": null, "Size": 1}]}}'), "not a listing"),
+        (answering(200, b'{"Code": 200, "Data": {"Files": [{"Path": "a", "Size": true}]}}'), "not a listing"),
         (answering(200, b'{"Code": 200, "Data": {"TotalCount": 3, "Files": []}}'), "lacks files"),
         (answering(200, b'{"Code": 200, "Data": {"Files": [{"Path": "../a", "Size": 1}]}}'), "leads out of it"),
         (answering(500), "500"),
@@ -152,6 +155,15 @@ def test_a_file_that_the_server_lacks_is_an_error(server):
     server.change = lambda data: data["Files"].append({"Path": "b.safetensors", "Type": "blob", "Size": 9})
     with pytest.raises(streamer.StorageError, match="its listing names 9"):
         load(f"{MODEL}/b.safetensors")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_names_the_login_of_this_storage_regression(server, status):
+    """It named the options of web servers, which this storage refuses."""
+    server.script = lambda handler: handler.place.endswith("/repo") and (handler.send(status) or True)
+    with pytest.raises(streamer.AccessDeniedError, match="MODELSCOPE_API_TOKEN") as caught:
+        load()
+    assert "Bearer" not in str(caught.value)
 
 
 def test_a_passing_fault_is_tried_again(server):

@@ -111,6 +111,9 @@ def test_mistakes_are_named(configured, tmp_path, monkeypatch):
     path.write_text("{")
     with pytest.raises(streamer.UsageError, match="cannot be read"):
         load("msc://store/x")
+    monkeypatch.setenv("MSC_CONFIG", str(tmp_path / "nobody.yaml"))
+    with pytest.raises(streamer.UsageError, match="No file with profiles was found"):
+        load("msc://store/x")
 
 
 def test_the_file_is_found_where_the_client_looks(tmp_path, monkeypatch):

@@ -29,10 +29,11 @@ from streamer.plugins import (
     open_store,
     send_request,
 )
-from streamer_stores import checked_token
+from streamer_stores import checked_token, with_login_hint
 
 _MODEL = re.compile(r"models:/{1,2}([^/@?#:]+)(?:@([^/@?#]+)|/(\d+))(?:/(.*))?", re.IGNORECASE)
 _API = "/api/2.0/mlflow"
+_LOGIN = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, and check its rights"
 
 
 @hookimpl
@@ -97,7 +98,10 @@ class _Tracking:
             hint = "Check the name, and the alias or version, and MLFLOW_TRACKING_URI"
             raise ObjectNotFoundError("The registry has no such model or version", uri=self.uri, hint=hint)
         if answer.status != 200:
-            raise answer.error(self.uri)
+            error = with_login_hint(answer.error(self.uri), _LOGIN)
+            if api == _API and answer.status in (429, *range(500, 600)):  # a URL is not open yet, so nothing waits
+                error.hint = "Try again when the server works: looking up a version does not wait for it"
+            raise error
         try:
             document = json.loads(answer.body)
         except ValueError:
@@ -125,6 +129,9 @@ class _Artifacts:
             return replace(store.info(store.root), path=path)
         except ObjectNotFoundError as error:
             error.hint = "Check the path in the artifacts of the model"
+            raise
+        except StorageError as error:
+            with_login_hint(error, _LOGIN)
             raise
 
     def find(self, prefix: str) -> list[ObjectInfo]:

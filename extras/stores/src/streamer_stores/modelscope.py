@@ -35,7 +35,7 @@ from streamer.plugins import (
     open_store,
     send_request,
 )
-from streamer_stores import check_texts, checked_token
+from streamer_stores import check_texts, checked_token, with_login_hint
 
 DEFAULT_REVISION = "master"
 OPTIONS = ("endpoint", "token", "verify")
@@ -122,6 +122,7 @@ class ModelScopeStore:
             source: HttpSource | PythonSource = store.source(found)  # type: ignore[assignment]  # of a web server
         except StorageError as error:
             error.uri = info.uri
+            with_login_hint(error, LOGIN)
             raise
         if not isinstance(source, HttpSource):
             return source  # the server has no ranges
@@ -179,18 +180,17 @@ class ModelScopeStore:
         )
         answer = send_request(source, uri, limits=self._limits)
         if answer.status != 200:
-            error = answer.error(uri)
+            error = with_login_hint(answer.error(uri), LOGIN)
             if answer.status == 404:
-                error.message, error.hint = "ModelScope has no such model or revision", f"Check the name. {LOGIN}"
-            elif answer.status in (401, 403):
-                error.hint = LOGIN
+                error.message = "ModelScope has no such model or revision"
+                error.hint = f"Check the names; a slash in a revision is written %2F. {LOGIN}"
             raise error
         try:
             document = json.loads(answer.body)
             if document["Code"] != 200:
                 raise ValueError
             entries, total = document["Data"].get("Files") or [], document["Data"].get("TotalCount") or 0
-            files = {each["Path"]: self._file(each) for each in entries if each.get("Type") not in ("tree", "commit")}
+            files = dict(self._file(each) for each in entries if each.get("Type") not in ("tree", "commit"))
             fault = "lacks files" if total > len(entries) else ""
         except (ValueError, KeyError, TypeError, AttributeError):
             hint = "Check the name and the revision, the endpoint, and the proxies on the way to it"
@@ -201,12 +201,15 @@ class ModelScopeStore:
             raise StorageError(what, uri=uri, hint="Do not use this model")
         return files
 
-    def _file(self, entry: Mapping[str, Any]) -> File:
-        size_bytes, sha256, commit = entry["Size"], (entry.get("Sha256") or "").lower(), entry.get("Revision") or ""
-        if not isinstance(size_bytes, int) or not 0 <= size_bytes < 1 << 63:
+    def _file(self, entry: Mapping[str, Any]) -> tuple[str, File]:
+        """Return the path of a file, and the file; raises if the entry is not one of a listing."""
+        path, size_bytes = entry["Path"], entry["Size"]
+        sha256, commit = (entry.get("Sha256") or "").lower(), entry.get("Revision") or ""
+        if not isinstance(path, str) or type(size_bytes) is not int or not 0 <= size_bytes < 1 << 63:
             raise ValueError
         is_commit = _COMMIT.fullmatch(commit) is not None
-        return File(size_bytes, sha256 if _SHA256.fullmatch(sha256) else "", commit if is_commit else self._revision)
+        sha256 = sha256 if _SHA256.fullmatch(sha256) else ""
+        return path, File(size_bytes, sha256, commit if is_commit else self._revision)
 
 
 def _is_inside(path: str) -> bool:

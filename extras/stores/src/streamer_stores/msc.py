@@ -64,8 +64,9 @@ def _place_of(profile: str, path: str, uri: str) -> tuple[str, dict[str, Any]]:
     if profile == "default" and profile not in profiles:
         return f"/{path}", {}
     if profile not in profiles:
-        names = ", ".join(sorted(profiles)) or "none"
-        raise UsageError(f"There is no profile {profile!r}", uri=uri, hint=f"Multi-Storage Client's profiles: {names}")
+        names = f"Multi-Storage Client's profiles: {', '.join(sorted(profiles))}"
+        hint = names if profiles else "No file with profiles was found. Name it in MSC_CONFIG"
+        raise UsageError(f"There is no profile {profile!r}", uri=uri, hint=hint)
     settings = profiles[profile]
     if unusual := sorted(set(settings) - {"storage_provider", "credentials_provider", "caching_enabled", "retry"}):
         raise _UnusualError(unusual[0])
@@ -152,7 +153,7 @@ def _profiles(uri: str) -> dict[str, Any]:
 
             document = yaml.safe_load(text)
         profiles = {
-            str(name): each for name, each in (document.get("profiles") or {}).items() if isinstance(each, dict)
+            str(name): each for name, each in ((document or {}).get("profiles") or {}).items() if isinstance(each, dict)
         }
     except Exception as error:  # the errors of YAML are of no class of Python's
         what = f"The configuration of Multi-Storage Client in {path} cannot be read ({type(error).__name__})"
