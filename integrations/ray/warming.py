@@ -21,6 +21,7 @@ from streamer._progress import Progress
 from streamer.compat.hooks import imported
 from streamer.core.errors import StorageError, StreamerError, UsageError
 from streamer.core.peers.ray_actors import NAMESPACE, Place, actor_name, connected_ray
+from streamer.core.peers.server import RESCAN_S
 from streamer.core.quoting import counted
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
@@ -159,6 +160,7 @@ class _Fleet:
         self._alive: set[str] = set()
         self._told: tuple[str, ...] = ()  # addresses, to all
         self._has_seeds = False
+        self._parts_seen_at = 0.0  # when all servers have noticed what their nodes have read
         self._looked = -LOOK_EVERY_S
         self._began = time.monotonic()
         self._total_bytes, self._shown = 0, Progress(False, 0, "")
@@ -232,7 +234,7 @@ class _Fleet:
         part, left = (0, 1), self._left()
         if member.place is not None and member.parts:
             part = member.parts[0]
-        elif any(each.place is None or each.parts for each in left):
+        elif any(each.place is None or each.parts for each in left) or time.monotonic() < self._parts_seen_at:
             if member.place is not None:
                 return None
         elif self._has_seeds and not member.has_read:
@@ -293,7 +295,7 @@ class _Fleet:
             member.place = Place(*result)
         elif member.parts:
             del member.parts[0]
-            member.has_read = True
+            member.has_read, self._parts_seen_at = True, time.monotonic() + 2 * RESCAN_S
             member.read_bytes += result.read_bytes
             member.peer_bytes += result.peer_bytes
         else:
