@@ -7,6 +7,7 @@ the load), and those that are no `Exception`, such as `KeyboardInterrupt`.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 import warnings
@@ -23,6 +24,7 @@ from streamer.core.request.request import ProgressOption
 
 SHOWN_AFTER_S = 0.5  # a shorter load needs no bar
 LOGGED_EVERY_S = 10.0
+NUMBERS_COLUMNS = 55  # of a bar: ": 100%|█| 1.23G/1.23G [00:17<00:03, 2.72MB/s]", and some of the bar itself
 ENVIRONMENT = "STREAMER_PROGRESS"
 
 _log = OwnLogger()
@@ -143,10 +145,12 @@ class _Bar:
     """A bar of tqdm."""
 
     def __init__(self, total_bytes: int, label: str) -> None:
-        self._label, self._shown_bytes = label, 0
+        # tqdm cuts the end of a line, where its numbers are.
+        room = max(10, shutil.get_terminal_size().columns - NUMBERS_COLUMNS)
+        self._label, self._shown_bytes = label if len(label) <= room else f"…{label[1 - room :]}", 0
         self._bar = _bar_class()(
             total=total_bytes,
-            desc=label,
+            desc=self._label,
             unit="B",
             unit_scale=True,
             delay=SHOWN_AFTER_S,

@@ -125,3 +125,16 @@ def test_a_notebook_gets_a_bar_although_it_is_no_terminal(
     monkeypatch.setattr(_progress, "SHOWN_AFTER_S", 0)
     load(checkpoint)
     assert "100%" in capsys.readouterr().err
+
+
+def test_a_long_label_leaves_room_for_the_numbers_of_the_bar_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(_progress, "SHOWN_AFTER_S", 0)
+    bar = _progress._Bar(100_000_000, f"s3://bucket/{'deep/' * 40}model.safetensors")
+    bar.update(43_000_000)
+    bar.note("")
+    bar.close()
+    lines = terminal.getvalue().split("\r")
+    assert any("model.safetensors: " in line and "43.0M/100M" in line and len(line) <= 80 for line in lines), lines
