@@ -159,9 +159,9 @@ def serve_peers(
     cache_dir: str | None,
     output: Output,
 ) -> None:
-    """Give the bytes of the cache to peers that have the token, until it is ended.
+    """Give the bytes of the cache to peers that have the token.
 
-    Loads with STREAMER_PEERS do this by themselves; this is for a node whose program ends after its load.
+    Loads with STREAMER_PEERS do this by themselves. This runs until it is ended: for a node whose program ends before.
 
     Example: python -m streamer cache serve --port 7070
     """
