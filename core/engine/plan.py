@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -94,7 +94,12 @@ class ReadPlan(NamedTuple):
             yield item, (end - begin) // stride * (stride - run)
 
 
-def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int, runs: array[int] | None = None) -> ReadPlan:
+def plan_reads(
+    items: Iterable[Row],
+    coalesce_gap_bytes: int,
+    runs: array[int] | None = None,
+    held_back: Collection[int] = (),
+) -> ReadPlan:
     """Join neighbouring items of an object into spans, each for one device.
 
     Args:
@@ -102,6 +107,7 @@ def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int, runs: array[int] |
             item that lies before its predecessor begins a new span. For an empty item nothing is read.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
         runs: As `ReadPlan.runs`.
+        held_back: Items that are in no span, and will be.
     """
     listed = list(items)
     rows = array("q", list(chain.from_iterable(listed)))
@@ -109,6 +115,11 @@ def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int, runs: array[int] |
     span_bytes = first = last = span_begin = span_end = 0
     span_source = span_device = NO_SPAN
     for index, (source, begin, end, _, device) in enumerate(listed):
+        if index in held_back:
+            span_bytes += _close(spans, (span_source, span_begin, span_end, first, last + 1 - first)) + end - begin
+            span_source = span_device = NO_SPAN
+            span_begin = span_end = 0
+            continue
         if source == span_source and device == span_device:
             if begin == end >= span_end:
                 continue  # an empty item is not read, and neither are the gaps around it
@@ -130,18 +141,42 @@ def _close(spans: array[int], span: Row) -> int:
     return end - begin
 
 
-class Offer(NamedTuple):
-    """A range of an object in the cache of another machine."""
+class Missing(NamedTuple):
+    """A wanted range that the cache of this machine lacks."""
 
-    source: HttpSource  # of the object there
-    crc: int  # what that machine says is the range's CRC32C
+    item: int
+    number: int  # of its object
+    digest: str  # of that object, see `CachedObject.digest`
+    begin: int
+    end: int
+
+
+class Guide(Protocol):
+    """Releases the items of a session that were held back."""
+
+    def start(self, engine: _native.Session, source_of: Mapping[tuple[int, str], int]) -> None:
+        """Begin; `source_of` gives the number of a peer's object by the number of the object and the peer's address."""
+
+    def end(self) -> None:
+        """Stop."""
+
+
+class Found(NamedTuple):
+    """What the peers of a load hold."""
+
+    addresses: Sequence[str]  # of the peers that may be read from
+    offers: Sequence[tuple[str, int] | None]  # for each missing range, the address of a holder and the CRC32C
+    guide: Guide | None = None  # holds all others back, and releases them; None to read them from the storage
 
 
 class Peers(Protocol):
     """The caches of other machines, for one load."""
 
-    def offers(self, wanted: Sequence[tuple[str, int, int]]) -> list[Offer | None]:
-        """Choose a source for each wanted range: the digest of its object, begin and end; None if no peer holds it."""
+    def found(self, missing: Sequence[Missing], *, may_hold_back: bool) -> Found:
+        """Ask who holds what."""
+
+    def source(self, address: str, digest: str) -> HttpSource:
+        """Return the source of an object at a peer."""
 
     def note(self, received: Mapping[str, int]) -> None:
         """Count what a session got, by the URL of the source."""
@@ -182,12 +217,16 @@ class CachedReads(NamedTuple):
 
     plan: ReadPlan  # reads cached items from the files of the cache
     objects: Sequence[SourceObject]  # the objects of a load, followed by these files
-    # Rows of an item's number, the number of its object, and its CRC32C; None if nothing is cached
-    table: array[int] | None = None
+    table: array[int] = array("q")  # rows of an item's number, the number of its object, and its CRC32C
     peers: Peers | None = None  # those that were asked
+    source_of: Mapping[tuple[int, str], int] = {}  # the peers' objects, see `Guide.start`
+    held_back: Sequence[int] = ()  # items
+    guide: Guide | None = None
 
 
-def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_bytes: int) -> CachedReads:
+def with_cache(
+    objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_bytes: int, *, may_hold_back: bool = False
+) -> CachedReads:
     """Look up the items of a plan."""
     trusted = [number for number, each in enumerate(objects) if _is_read_from_cache(each)]
     if not trusted:
@@ -203,33 +242,46 @@ def with_cache(objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_byt
         if crc is not None:
             table.extend((item, source, crc))
         rows.append((source if crc is None else file_of[source], begin, end, target, device))
-    every = [*objects, *files]
+    read = CachedReads(plan, [*objects, *files], table)
     peers = next((each.cache.peers for number in trusted if (each := objects[number]).cache is not None), None)
     if peers is not None:
-        missing = [item for item, (source, begin, end, _, _) in enumerate(rows) if source in entries and begin < end]
-        every += _of_peers(every, peers, missing, rows, table)
-    if not table:
+        read = _with_peers(read, peers, rows, may_hold_back=may_hold_back and not plan.cuda_devices)
+    if not read.table and read.guide is None:
         return CachedReads(plan, objects)
-    return CachedReads(plan_reads(rows, coalesce_gap_bytes), every, table, peers)
+    return read._replace(plan=plan_reads(rows, coalesce_gap_bytes, held_back=set(read.held_back)))
 
 
-def _of_peers(
-    objects: Sequence[SourceObject], peers: Peers, missing: Sequence[int], rows: list[Row], table: array[int]
-) -> list[SourceObject]:
-    """Read missing items from peers that hold them; return the peers' objects, whose bytes go to the cache, too."""
+def _with_peers(read: CachedReads, peers: Peers, rows: list[Row], *, may_hold_back: bool) -> CachedReads:
+    """Read missing items from peers that hold them; what they give goes to the cache, too."""
+    objects, table = read.objects, read.table
     caches = {number: each.cache for number, each in enumerate(objects) if each.cache is not None}
-    offers = peers.offers([(caches[rows[item][0]].digest, *rows[item][1:3]) for item in missing])
-    found: dict[tuple[int, str], SourceObject] = {}
-    for item, offer in zip(missing, offers, strict=True):
-        if offer is None:
-            continue
-        number, *rest = rows[item]
-        key = number, offer.source.url
-        if key not in found:
-            found[key] = replace(objects[number], source=offer.source, version="", compares_answers=False)
-        rows[item] = (len(objects) + list(found).index(key), *rest)  # type: ignore[assignment]  # the other four columns
-        table.extend((item, number, offer.crc))
-    return list(found.values())
+    missing = [
+        Missing(item, number, caches[number].digest, begin, end)
+        for item, (number, begin, end, _, _) in enumerate(rows)
+        if number in caches and begin < end and _is_read_from_cache(objects[number])
+    ]
+    is_http = all(isinstance(objects[each.number].source, HttpSource) for each in missing)
+    found = peers.found(missing, may_hold_back=may_hold_back and is_http)
+    pairs = [
+        (number, address) for number in dict.fromkeys(each.number for each in missing) for address in found.addresses
+    ]
+    source_of = {pair: len(objects) + position for position, pair in enumerate(pairs)}
+    sources = [peers.source(address, caches[number].digest) for number, address in pairs]
+    of_peers = [
+        replace(objects[number], source=source, version="", compares_answers=False)
+        for (number, _), source in zip(pairs, sources, strict=True)
+    ]
+    held_back = []
+    for each, offer in zip(missing, found.offers, strict=True):
+        if offer is not None:
+            rows[each.item] = (source_of[each.number, offer[0]], *rows[each.item][1:])
+            table.extend((each.item, each.number, offer[1]))
+        elif found.guide is not None:
+            held_back.append(each.item)
+            caches[each.number].may_wait = True  # others wait for what this node reads
+    return read._replace(
+        objects=[*objects, *of_peers], peers=peers, source_of=source_of, held_back=held_back, guide=found.guide
+    )
 
 
 def _is_read_from_cache(source_object: SourceObject) -> bool:

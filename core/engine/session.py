@@ -8,7 +8,7 @@ that was not handed out is freed only after that; memory that a hanging device o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,7 @@ from streamer import _native
 from streamer.core.bounds import bound_by
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import Renewals, SourceObject, make_engine
-from streamer.core.engine.plan import ReadPlan, check_memory, with_cache
+from streamer.core.engine.plan import CachedReads, Guide, ReadPlan, check_memory, with_cache
 from streamer.core.engine.session_end import SessionEnd, SessionMemory, of_one_process
 from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
@@ -78,7 +78,7 @@ class ReadSession:
         facts: Callable[[], dict[str, Any]] | None = dict,
     ) -> None:
         check_memory(plan, objects, name_of)
-        self._own_objects, self._cached = objects, with_cache(objects, plan, settings.coalesce_gap_bytes)
+        self._own_objects, self._cached = objects, _looked_up(objects, plan, settings, in_item_order)
         self._plan, self._objects = plan, objects = self._cached.plan, self._cached.objects
         self._name_of, self._on_progress, self._device_tensors = name_of, on_progress, device_tensors
         self._settings, self._items, self._more_facts = settings, items, facts or dict
@@ -88,11 +88,11 @@ class ReadSession:
         targets = SessionMemory(keep_alive, lock, device_tensors)
         self._readers = self._python_readers(targets)
         self.status = self._new_status(is_shown=facts is not None)
-        self._end = SessionEnd(self._engine, self._readers, targets, self.status, on_end)
+        self._end = SessionEnd(self._engine, self._readers, targets, self.status, _both(self._cached.guide, on_end))
         self._finalizer = weakref.finalize(self, self._end)
         try:
             streams = device_tensors.streams() if device_tensors else {}
-            self._engine.start(plan.items, plan.spans, streams, digests, self._cached.table, seals, plan.runs)
+            self._start(streams, digests, seals)
             if self._readers is not None:
                 self._readers.start()
         except BaseException:
@@ -191,6 +191,15 @@ class ReadSession:
     def landed_bytes(self) -> int:
         """Count the bytes that were read so far, dropped gaps included."""
         return int(self._engine.stats()["bytes_landed"])
+
+    def _start(
+        self, streams: Mapping[int, int], digests: _native.DigestPlan | None, seals: _native.SealPlan | None
+    ) -> None:
+        plan, cached = self._plan, self._cached
+        of_peers = [*cached.source_of.values()], [*cached.held_back]
+        self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals, plan.runs, *of_peers)
+        if cached.guide is not None:
+            cached.guide.start(self._engine, cached.source_of)
 
     def _url(self, source: int) -> str:
         of_peer = self._objects[source].source
@@ -297,6 +306,15 @@ class ReadSession:
             object_size=failed.size_bytes,
             is_http=isinstance(failed.source, HttpSource),
         )
+
+
+def _both(guide: Guide | None, on_end: Callable[[], object]) -> Callable[[], object]:
+    return on_end if guide is None else lambda: [guide.end(), on_end()]  # type: ignore[func-returns-value]  # None
+
+
+def _looked_up(objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool) -> CachedReads:
+    """Look the items up in the caches; items that are wanted in their order cannot be held back."""
+    return with_cache(objects, plan, settings.coalesce_gap_bytes, may_hold_back=not in_item_order)
 
 
 def _with_attempts(error: StreamerError, native: _native.ReadError) -> StreamerError:

@@ -16,39 +16,75 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
-from streamer.core.engine.plan import Offer
+from streamer.core.engine.plan import Found, Missing
 from streamer.core.peers.discovery import split_address
 from streamer.core.peers.names import wire_name
+from streamer.core.peers.server import OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
 ANSWER_S = 0.8  # of all together; a peer on the same network needs some milliseconds
+MOST_LATE = 2  # a peer that is late so often is not asked again in this load
 MOST_ASKED = 64  # of a thousand peers, some hold what is wanted
 RUN_BYTES = 8 << 20  # a request for many small tensors is one request
 LEAST_BYTES = 1 << 20  # the storage gives less than this as quickly as peers say what they hold
+LEAST_DIVIDED_BYTES = 32 << 20  # one node alone reads less than this as quickly
 MOST_ANSWER_BYTES = 64 << 20
 DIRECT = "direct:"  # to the engine: no proxy, whatever the environment names (native/net/proxy.h)
 
 
+class Answer(NamedTuple):
+    """What one peer said."""
+
+    peer: str  # a name that the peer gave itself when it started
+    is_loading: bool  # whether it loads one of the objects now
+    crcs: Sequence[int | None]  # of each range, in the order of the question
+
+
 class Peers:
-    """The peers of one load."""
+    """The peers of one load.
 
-    def __init__(self, addresses: Sequence[str], token: str) -> None:
+    Args:
+        addresses: Where they are.
+        token: What they all have.
+        server: The server of this process, or None if it serves nobody.
+    """
+
+    def __init__(self, addresses: Sequence[str], token: str, server: PeerServer | None = None) -> None:
         few = random.sample(addresses, MOST_ASKED) if len(addresses) > MOST_ASKED else addresses
-        self._addresses, self._token = list(few), token
+        self._addresses, self._token, self.server = list(few), token, server
         self._received: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()  # how often a peer has not answered in time
 
-    def offers(self, wanted: Sequence[tuple[str, int, int]]) -> list[Offer | None]:
-        """Choose a source for each wanted range: the digest of its object, begin and end; None if no peer holds it."""
-        if sum(end - begin for _, begin, end in wanted) < LEAST_BYTES or not self._addresses:
-            return [None] * len(wanted)
-        names = {digest: wire_name(digest, self._token) for digest in {each[0] for each in wanted}}
-        held = self._asked([(names[digest], begin, end) for digest, begin, end in wanted])
-        return [
-            None if holder is None else self._offer(holder, names[digest], held[holder][position])
-            for position, ((digest, _, _), holder) in enumerate(zip(wanted, chosen(wanted, held), strict=True))
-        ]
+    def found(self, missing: Sequence[Missing], *, may_hold_back: bool) -> Found:
+        """Ask who holds what. If others load the same now, or may begin to, a `Guide` divides what nobody holds."""
+        size_bytes = sum(each.end - each.begin for each in missing)
+        if size_bytes < LEAST_BYTES or not self._addresses:
+            return Found([], [None] * len(missing))
+        names = self.names_of(missing)
+        if self.server is not None:  # before the question: of two that begin together, one at least knows of the other
+            self.server.begin(names)
+        answers = self.ask(missing)
+        offers = offers_of(missing, answers)
+        is_divided = may_hold_back and self.server is not None and None in offers and size_bytes >= LEAST_DIVIDED_BYTES
+        if self.server is not None and not is_divided:
+            self.server.finish(names)
+        if not is_divided:
+            return Found(list(answers), offers)
+        from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (only for what no peer holds)
+
+        left = [each for each, offer in zip(missing, offers, strict=True) if offer is None]
+        return Found(self._addresses, offers, LoadGuide(self, missing, left))
+
+    def source(self, address: str, digest: str) -> HttpSource:
+        """Return the source of an object at a peer."""
+        url = f"http://{address}{OBJECTS}{wire_name(digest, self._token)}"
+        return HttpSource(url, headers={"Authorization": f"Bearer {self._token}"}, version_header=None, proxy=DIRECT)
+
+    def names_of(self, missing: Sequence[Missing]) -> list[str]:
+        """Return the names of the objects between peers."""
+        return [wire_name(digest, self._token) for digest in dict.fromkeys(each.digest for each in missing)]
 
     def note(self, received: Mapping[str, int]) -> None:
         """Count what sessions got, by the URL of the source."""
@@ -59,34 +95,44 @@ class Peers:
         """Return the bytes that each peer gave, and that were right."""
         return dict(self._received)
 
-    def _offer(self, address: str, name: str, crc: int | None) -> Offer:
-        assert crc is not None
-        headers = {"Authorization": f"Bearer {self._token}"}
-        url = f"http://{address}/v1/objects/{name}"
-        return Offer(HttpSource(url, headers=headers, version_header=None, proxy=DIRECT), crc)
-
-    def _asked(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[int | None]]:
-        """Ask all peers; return the CRC32C of each range by peer."""
+    def ask(self, missing: Sequence[Missing], patience_s: float = ANSWER_S) -> dict[str, Answer]:
+        """Ask all peers; return what those said that answered, by address."""
         objects: dict[str, list[list[int]]] = {}
-        for name, begin, end in ranges:
-            objects.setdefault(name, []).append([begin, end])
-        body, found, lock = json.dumps({"objects": objects}), dict[str, list[int | None]](), Lock()
+        name_of = {digest: wire_name(digest, self._token) for digest in {each.digest for each in missing}}
+        for each in missing:
+            objects.setdefault(name_of[each.digest], []).append([each.begin, each.end])
+        body, found, lock = json.dumps({"objects": objects}), dict[str, Answer](), Lock()
 
         def ask(address: str) -> None:
-            with suppress(OSError, ValueError, http.client.HTTPException, RecursionError):
-                answer = _answer(address, body, self._token)
-                crcs = {name: iter(_checked(answer[name], len(each))) for name, each in objects.items()}
+            with suppress(OSError, ValueError, KeyError, http.client.HTTPException, RecursionError):
+                told = _told(address, body, self._token)
+                crcs = {name: iter(_checked(told["objects"][name], len(each))) for name, each in objects.items()}
+                peer, loading = told.get("peer"), told.get("loading")
+                is_loading = isinstance(loading, list) and any(name in objects for name in loading if type(name) is str)
+                answer = Answer(str(peer)[:64], is_loading, [next(crcs[name_of[each.digest]]) for each in missing])
                 with lock:
-                    found[address] = [next(crcs[name]) for name, _, _ in ranges]
+                    found[address] = answer
 
-        threads = [Thread(target=ask, args=(each,), name="streamer-ask", daemon=True) for each in self._addresses]
-        until = time.monotonic() + ANSWER_S
+        asked = [each for each in self._addresses if self._late[each] < MOST_LATE]
+        threads = [Thread(target=ask, args=(each,), name="streamer-ask", daemon=True) for each in asked]
+        until = time.monotonic() + patience_s
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._late.update(each for each, thread in zip(asked, threads, strict=True) if thread.is_alive())
         with lock:
             return dict(found)
+
+
+def offers_of(missing: Sequence[Missing], answers: Mapping[str, Answer]) -> list[tuple[str, int] | None]:
+    """Choose a holder for each range; return its address and the CRC32C."""
+    held = {address: answer.crcs for address, answer in answers.items()}
+    offers: list[tuple[str, int] | None] = []
+    for position, holder in enumerate(chosen([each[2:] for each in missing], held)):
+        crc = None if holder is None else held[holder][position]
+        offers.append(None if holder is None or crc is None else (holder, crc))
+    return offers
 
 
 def chosen(wanted: Sequence[tuple[str, int, int]], held: Mapping[str, Sequence[int | None]]) -> list[str | None]:
@@ -117,17 +163,16 @@ def chosen(wanted: Sequence[tuple[str, int, int]], held: Mapping[str, Sequence[i
     return choice
 
 
-def _answer(address: str, body: str, token: str) -> Mapping[str, Any]:
+def _told(address: str, body: str, token: str) -> Mapping[str, Any]:
     connection = http.client.HTTPConnection(*split_address(address), timeout=ANSWER_S)
     with closing(connection):
         connection.request("POST", "/v1/held", body, {"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         text = answer.read(MOST_ANSWER_BYTES + 1)
     told = json.loads(text) if answer.status == 200 and len(text) <= MOST_ANSWER_BYTES else {}
-    objects = told.get("objects") if isinstance(told, dict) else None
-    if not isinstance(objects, dict):
+    if not isinstance(told, dict) or not isinstance(told.get("objects"), dict):
         raise ValueError("no answer")
-    return objects
+    return told
 
 
 def _checked(crcs: Any, count: int) -> list[int | None]:

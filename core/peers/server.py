@@ -12,8 +12,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from threading import Event, Lock, Semaphore, Thread
@@ -52,7 +55,9 @@ class PeerServer:
         if not token:
             raise ValueError("a peer without a token would serve anybody")
         self.token, self.rate, self.sent_bytes = token, _Rate(max_bytes_per_second), 0
+        self.name = secrets.token_hex(8)  # the same in all answers of this server, and in no other's
         self._held = _Held(cache_dir, token)
+        self._loading: Counter[str] = Counter()
         self._listener = _listener(host, port)
         self.closing = Event()
         self._slots = Semaphore(MOST_CONNECTIONS)
@@ -91,8 +96,21 @@ class PeerServer:
             thread.join()
 
     def held(self, question: Any) -> dict[str, Any]:
-        """Answer which ranges are there: a list of CRC32C for each object, null for what is not."""
-        return {name: self._held.checksums(name, ranges) for name, ranges in _checked(question).items()}
+        """Answer which ranges are there, a list of CRC32C for each object, and which objects are loaded here now."""
+        objects = {name: self._held.checksums(name, ranges) for name, ranges in _checked(question).items()}
+        with self._lock:
+            loading = [name for name in objects if self._loading[name] > 0]
+        return {"objects": objects, "peer": self.name, "loading": loading}
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Note that a load of this process reads objects, and so takes a part of them from the storage."""
+        with self._lock:
+            self._loading.update(names)
+
+    def finish(self, names: Iterable[str]) -> None:
+        """Note the end of such a load."""
+        with self._lock:
+            self._loading.subtract(names)
 
     def opened(self, name: str) -> tuple[Any, int] | None:
         """Open the file of an object, and return it with its size; None if there is no such object."""
@@ -161,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             except (ValueError, RecursionError):
                 self._refuse(400)
             else:
-                self._answer(200, json.dumps({"objects": answer}).encode())
+                self._answer(200, json.dumps(answer).encode())
 
     def do_GET(self) -> None:
         if not self._is_allowed():

@@ -38,6 +38,16 @@ void check_runs(const Plan& plan) {
   }
 }
 
+void cover_held_back(const Plan& plan, std::uint32_t source_count, std::vector<bool>& is_covered) {
+  for (const std::uint32_t item : plan.held_back) {
+    if (item >= plan.items.size() || is_covered[item]) refuse("misplaced held-back item", item);
+    is_covered[item] = true;
+  }
+  for (const std::uint32_t source : plan.peers) {
+    if (source >= source_count) refuse("unknown peer", source);
+  }
+}
+
 }  // namespace
 
 void check_plan(const Plan& plan, std::uint32_t source_count) {
@@ -62,6 +72,7 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
       is_covered[i] = true;
     }
   }
+  cover_held_back(plan, source_count, is_covered);
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     if (!is_covered[i] && plan.items[i].size() != 0) refuse("no span reads item", i);
   }

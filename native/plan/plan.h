@@ -69,6 +69,16 @@ struct Plan {
   DigestPlan digests{};
   std::vector<CachedItem> cached{};
   SealPlan seals{};
+  std::vector<std::uint32_t> peers{};      // sources that are caches of other machines
+  std::vector<std::uint32_t> held_back{};  // items that no span reads until they are released
+};
+
+// An item that was held back, and the source to read it from: that of its object, or a peer, whose
+// bytes must have this CRC32C.
+struct ReleasedItem {
+  std::uint32_t item = 0;
+  std::uint32_t source = 0;
+  std::uint64_t crc = 0;
 };
 
 // Throws std::invalid_argument unless all of these hold. Every span is non-empty, names an existing

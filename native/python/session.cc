@@ -118,8 +118,11 @@ CudaStreamHandle stream_of(std::uintptr_t number) {
 void start(Session& session, const py::buffer& items, const py::buffer& spans,
            const std::map<std::int32_t, std::uintptr_t>& streams, std::optional<DigestPlan> digests,
            const std::optional<py::buffer>& cached, std::optional<SealPlan> seals,
-           const std::optional<py::buffer>& runs) {
+           const std::optional<py::buffer>& runs, std::vector<std::uint32_t> peers,
+           std::vector<std::uint32_t> held_back) {
   Plan plan = plan_of(items, spans, runs);
+  plan.peers = std::move(peers);
+  plan.held_back = std::move(held_back);
   if (cached) plan.cached = cached_items_of(*cached);
   if (digests) plan.digests = std::move(*digests);
   if (seals) plan.seals = std::move(*seals);
@@ -127,6 +130,15 @@ void start(Session& session, const py::buffer& items, const py::buffer& spans,
   for (const auto& [device, number] : streams) handles[device] = stream_of(number);
   const GilReleased unlocked;  // opening a device is slow
   session.start(std::move(plan), handles);
+}
+
+void release(Session& session, const py::buffer& table) {
+  std::vector<ReleasedItem> items;
+  for (const auto& [item, source, crc] : rows_of<3>(table)) {
+    items.push_back({static_cast<std::uint32_t>(item), static_cast<std::uint32_t>(source), crc});
+  }
+  const GilReleased unlocked;  // readers may hold the scheduler's lock
+  session.release(items);
 }
 
 void provide(Session& session, std::int32_t device, std::uintptr_t stream,
@@ -249,7 +261,10 @@ void register_session(py::module_& module) {
       .def("digest_pieces", &digest_pieces, py::arg("item"))
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),
            py::arg("digests") = py::none(), py::arg("cached") = py::none(),
-           py::arg("seals") = py::none(), py::arg("runs") = py::none())
+           py::arg("seals") = py::none(), py::arg("runs") = py::none(),
+           py::arg("peers") = std::vector<std::uint32_t>{},
+           py::arg("held_back") = std::vector<std::uint32_t>{})
+      .def("release", &release, py::arg("items"))
       .def("provide", &provide, py::arg("device"), py::arg("stream"), py::arg("items"),
            py::arg("addresses"))
       .def("next_to_allocate", &Session::next_to_allocate)
@@ -270,6 +285,7 @@ void register_session(py::module_& module) {
            })
       .def("stats", &stats_of)
       .def("peer_bytes", &Session::peer_bytes)
+      .def("landed_bytes", &Session::landed_bytes)
       .def("take_trace", &take_trace)
       .def("outages", &Session::outages)
       .def("close", &Session::close, released());

@@ -8,7 +8,7 @@ namespace {
 
 DigestPlan checksums_of(const Plan& plan) {
   DigestPlan digests;
-  if (plan.cached.empty()) return digests;
+  if (plan.cached.empty() && plan.peers.empty()) return digests;
   digests.items.resize(plan.items.size());
   for (const CachedItem& cached : plan.cached) {
     digests.items[cached.item] = {Crc::kCrc32c, cached.crc, plan.items[cached.item].source};
@@ -18,10 +18,11 @@ DigestPlan checksums_of(const Plan& plan) {
 
 std::size_t count_of(const Plan& plan, const std::vector<std::uint32_t>& servers) {
   std::uint32_t last = 0;
-  for (const CachedItem& cached : plan.cached) {
-    const std::uint32_t source = plan.items[cached.item].source;
+  const auto count = [&](std::uint32_t source) {
     last = std::max(last, servers.empty() ? source : servers.at(source));
-  }
+  };
+  for (const CachedItem& cached : plan.cached) count(plan.items[cached.item].source);
+  for (const std::uint32_t peer : plan.peers) count(peer);
   return last + std::size_t{1};
 }
 
@@ -31,6 +32,7 @@ CachedItems::CachedItems(const Plan& plan, std::vector<std::uint32_t> server_of_
     : servers_(std::move(server_of_source)),
       lost_(count_of(plan, servers_)),
       ledger_(checksums_of(plan)) {
+  files_.insert(plan.peers.begin(), plan.peers.end());
   for (const CachedItem& cached : plan.cached) {
     origins_[cached.item] = cached.origin;
     files_.insert(plan.items[cached.item].source);
@@ -40,6 +42,11 @@ CachedItems::CachedItems(const Plan& plan, std::vector<std::uint32_t> server_of_
 std::optional<std::uint32_t> CachedItems::origin(std::uint32_t item) const {
   const auto found = origins_.find(item);
   return found == origins_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void CachedItems::expect(const ReleasedItem& released, std::uint32_t origin) {
+  origins_[released.item] = origin;
+  ledger_.expect(released.item, {Crc::kCrc32c, released.crc, released.source});
 }
 
 void CachedItems::add(const Block& block) {

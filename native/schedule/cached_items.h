@@ -35,6 +35,8 @@ class CachedItems {
   // or no longer, read from the cache.
   std::optional<std::uint32_t> origin(std::uint32_t item) const;
 
+  // Makes an ordinary item one that is read from a peer, which is a source of the plan's peers.
+  void expect(const ReleasedItem& released, std::uint32_t origin);
   // Records a block whose bytes are all in place.
   void add(const Block& block);
   // Records that a block could not be read.

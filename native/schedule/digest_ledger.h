@@ -35,6 +35,9 @@ class DigestLedger {
 
   bool is_empty() const { return plan_.items.empty(); }
 
+  // Sets what is expected of an item of which nothing was added. No other thread may add to the
+  // item meanwhile.
+  void expect(std::uint32_t item, const ItemDigest& digest) { plan_.items.at(item) = digest; }
   // Adds a block whose bytes are all in place.
   void add(const Block& block);
   // Judges an item. Call this after all bytes of the item were added.
@@ -56,7 +59,7 @@ class DigestLedger {
   std::vector<Piece> joined(std::uint32_t item) const;
   std::uint64_t whole(std::uint32_t item) const;
 
-  const DigestPlan plan_;
+  DigestPlan plan_;
   std::mutex mutex_;                        // guards everything below
   std::vector<std::vector<Piece>> pieces_;  // by item
   std::vector<bool> was_read_again_;        // by item

@@ -18,27 +18,33 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
       missing_bytes_(plan_.items.size()),
       queue_(plan_.items.size(), options.in_item_order),
       memory_(plan_.items, queue_, options.memory_limit_bytes),
-      rate_(options.max_bytes_per_second) {
-  using Queue = std::tuple<std::size_t, std::uint32_t, std::int32_t>;  // lane, server, device
+      rate_(options.max_bytes_per_second),
+      landed_bytes_(lane_of_source.size()) {
   std::map<Queue, std::vector<Span>> spans;
-  for (const Span& span : plan_.spans) {
-    const std::vector<std::uint32_t>& servers = options_.server_of_source;
-    const std::uint32_t server = servers.empty() ? 0 : servers.at(span.source);
-    const std::int32_t device = span.item_count > 0 ? plan_.items[span.first_item].device : kHost;
-    spans[{static_cast<std::size_t>(lane_of_source[span.source]), server, device}].push_back(span);
-  }
+  for (const Span& span : plan_.spans) spans[queue_for(span)].push_back(span);
   for (auto& [queue, own] : spans) {
     const std::size_t lane = std::get<0>(queue);
     lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
   }
   const std::lock_guard lock(mutex_);
   for (const CachedItem& cached : plan_.cached) ++queue_of(lane_of_source_[cached.origin]).expected;
+  for (const std::uint32_t item : plan_.held_back) {
+    if (held_back_.insert(item).second)
+      ++queue_of(lane_of_source_[plan_.items[item].source]).expected;
+  }
   if (options.first_memory_limit_bytes > 0) limit_memory(options.first_memory_limit_bytes);
   for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
     missing_bytes_[i] = plan_.items[i].size();
     if (missing_bytes_[i] == 0) complete(i);
   }
   ask_for_memory();
+}
+
+Scheduler::Queue Scheduler::queue_for(const Span& span) const {
+  const std::vector<std::uint32_t>& servers = options_.server_of_source;
+  const std::uint32_t server = servers.empty() ? 0 : servers.at(span.source);
+  const std::int32_t device = span.item_count > 0 ? plan_.items[span.first_item].device : kHost;
+  return {static_cast<std::size_t>(lane_of_source_[span.source]), server, device};
 }
 
 // Blocks of encrypted objects contain only whole pieces.

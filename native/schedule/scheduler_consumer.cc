@@ -121,6 +121,11 @@ std::map<std::uint32_t, std::uint64_t> Scheduler::peer_bytes() {
   return peer_bytes_;
 }
 
+std::vector<std::uint64_t> Scheduler::landed_bytes() {
+  const std::lock_guard lock(mutex_);
+  return landed_bytes_;
+}
+
 SchedulerStats Scheduler::stats() {
   const std::lock_guard lock(mutex_);
   spend_time(Clock::now());

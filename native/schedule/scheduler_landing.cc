@@ -11,6 +11,7 @@ void Scheduler::count_landed(Lane which, const Block& block) {
   --lane.in_flight;
   --in_flight_[block.device];
   stats_.bytes_landed += block.size();
+  landed_bytes_[block.source] += block.size();
   for (const Segment& segment : block.destinations) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;

@@ -162,13 +162,14 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   const std::vector<MemoryRange> callers = targets_on_host(plan);
   advise_huge_pages(callers);
-  for (const CachedItem& cached : plan.cached) {
-    const std::uint32_t source = plan.items[cached.item].source;
-    if (lanes[source] == Lane::kHttp) state.sources.objects()[source]->watch_progress();
+  for (const std::uint32_t peer : plan.peers) {
+    const auto& object = state.sources.objects()[peer];
+    if (!object) throw std::invalid_argument("a peer is read over HTTP");
+    object->watch_progress();
   }
   state.endpoints = state.sources.endpoints();
   state.outages.emplace(state.endpoints);
-  const bool has_work = !plan.spans.empty();
+  const bool has_work = !plan.spans.empty() || !plan.held_back.empty();
   const std::vector<std::uint64_t> wanted_of_sources =
       wanted_bytes(plan, static_cast<std::uint32_t>(lanes.size()));
   const DeviceCopiers::Wanted wanted(plan);
@@ -242,6 +243,16 @@ void Session::fail(ReadError error) { state().scheduler->fail(std::move(error));
 std::map<std::uint32_t, std::uint64_t> Session::peer_bytes() {
   State& state = this->state();
   return state.scheduler ? state.scheduler->peer_bytes() : std::map<std::uint32_t, std::uint64_t>{};
+}
+
+std::vector<std::uint64_t> Session::landed_bytes() {
+  State& state = this->state();
+  return state.scheduler ? state.scheduler->landed_bytes() : std::vector<std::uint64_t>{};
+}
+
+void Session::release(const std::vector<ReleasedItem>& items) {
+  State& state = this->state();
+  if (state.scheduler) state.scheduler->release(items);
 }
 
 SessionStats Session::stats() {

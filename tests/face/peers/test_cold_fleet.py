@@ -1,0 +1,134 @@
+"""Nodes that load the same at the same time: each reads its part from the storage, and the rest from the others."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from servers.background import served
+from servers.one_file import is_block, one_file, place_of
+
+import streamer
+from streamer import _native
+from streamer.core.peers import joining
+from streamer.core.peers.guide import owners
+
+TOKEN = "a-token-of-the-tests"
+TENSORS = {f"layer{number:02}": np.arange(number, number + 500_000, dtype=np.float32) for number in range(32)}
+DATA = save(TENSORS)
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv("STREAMER_PEERS_TOKEN", TOKEN)
+    yield
+    joining.leave_peers()
+
+
+def free_addresses(count):
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
+
+
+def load(storage, options):
+    uri, storage_options = place_of("s3", storage)
+    with streamer.stream(uri, framework="np", storage_options=storage_options, options=options) as stream:
+        tensors = dict(stream)
+    assert _native.finish_cache_writes(30)
+    for name, tensor in TENSORS.items():
+        np.testing.assert_array_equal(tensors[name], tensor)
+    return stream.report
+
+
+def given_bytes(storage):
+    """Count the bytes of tensors that the storage gave."""
+    ranges = [request.headers["range"].removeprefix("bytes=") for request in storage.requests if is_block(request)]
+    return sum(int(last) + 1 - int(begin) for begin, last in (each.split("-") for each in ranges))
+
+
+def test_nodes_that_begin_together_read_the_storage_less_than_once_each(tmp_path):
+    nodes = 4
+    peers = free_addresses(nodes)
+    together, reports = threading.Barrier(nodes), []
+
+    def run(number):
+        together.wait(60)
+        reports.append(load(storage, streamer.Options(cache_dir=tmp_path / str(number), peers=peers)))
+
+    with one_file(data=DATA) as storage:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(nodes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(reports) == nodes
+        assert given_bytes(storage) < 2.5 * len(DATA)  # of 4; about 1 if none of them is late
+        assert sum(sum(each.peer_bytes.values()) for each in reports) > len(DATA)
+
+
+def test_a_node_alone_reads_everything_itself(tmp_path):
+    with one_file(data=DATA) as storage:
+        report = load(storage, streamer.Options(cache_dir=tmp_path, peers=free_addresses(2)))
+        assert (report.peer_bytes, report.bytes_read) == ({}, report.bytes)
+        assert not [each for each in threading.enumerate() if each.name == "streamer-guide"]
+
+
+class _Lazy(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["objects"]
+        objects = {name: [None] * len(ranges) for name, ranges in asked.items()}
+        body = json.dumps({"objects": objects, "peer": "lazy", "loading": list(asked)}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_peer_that_loads_for_ever_is_not_waited_for(tmp_path):
+    lazy = ThreadingHTTPServer(("127.0.0.1", 0), _Lazy)
+    with one_file(data=DATA) as storage, served(lazy):
+        peers = [*free_addresses(1), f"127.0.0.1:{lazy.server_port}"]
+        report = load(storage, streamer.Options(cache_dir=tmp_path, peers=peers))
+        assert report.bytes_read == report.bytes
+
+
+def test_a_load_that_is_left_early_leaves_no_guide(tmp_path):
+    with one_file(data=DATA) as storage:
+        uri, storage_options = place_of("s3", storage)
+        options = streamer.Options(cache_dir=tmp_path, peers=free_addresses(2))
+        with streamer.stream(uri, framework="np", storage_options=storage_options, options=options) as stream:
+            next(stream)
+        assert not [each for each in threading.enumerate() if each.name == "streamer-guide"]
+        assert _native.finish_cache_writes(30)
+
+
+def test_in_the_order_of_the_file_nothing_is_held_back(tmp_path):
+    with one_file(data=DATA) as storage:
+        uri, storage_options = place_of("s3", storage)
+        options = streamer.Options(cache_dir=tmp_path, peers=free_addresses(2))
+        how = {"framework": "np", "storage_options": storage_options, "options": options, "order": "file"}
+        with streamer.stream(uri, **how) as stream:
+            assert [name for name, _ in stream] == sorted(TENSORS)
+        assert _native.finish_cache_writes(30)
+
+
+def test_parts_are_divided_evenly_and_alike_on_each_node_and_move_little_when_one_leaves():
+    parts, nodes = [f"part{number}" for number in range(160)], [f"node{number}" for number in range(8)]
+    before = owners(parts, nodes)
+    assert before == owners(parts, reversed(nodes))
+    assert {[*before.values()].count(node) for node in nodes} == {20}
+    after = owners(parts, nodes[1:])
+    moved = [part for part in parts if before[part] != after[part]]
+    assert 20 <= len(moved) < 80
