@@ -171,7 +171,7 @@ class Model:
             source = self._source(node, block)
             if source is not None and source.sending >= WORKERS:
                 node.ready.append(block)
-                yield self.env.timeout(2 * self.block_bytes / source.up.bytes_per_s)
+                yield self.env.timeout(max(self.fleet.peer_latency_s, 2 * self.block_bytes / source.up.bytes_per_s))
                 continue
             yield from self._transfer(node, block, source)
 

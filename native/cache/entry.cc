@@ -170,7 +170,7 @@ std::uint64_t CacheEntry::check() {
 }
 
 void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
-                       const std::vector<std::uint64_t>& piece_bytes) {
+                       const std::vector<std::uint64_t>& piece_bytes, bool is_confirmed) {
   if (!is_writable()) return;
   std::vector<JournalRecord> records;
   std::uint64_t position = 0;
@@ -180,11 +180,30 @@ void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
     position += size;
   }
   if (are_recorded(records)) return;
-  if (write_all(data_, bytes, begin)) {
+  if (!write_all(data_, bytes, begin)) {
+    failure_ = errno;
+  } else if (is_confirmed) {
     append(records);
   } else {
-    failure_ = errno;
+    const std::lock_guard lock(mutex_);
+    unconfirmed_.insert(unconfirmed_.end(), records.begin(), records.end());
   }
+}
+
+void CacheEntry::confirm(std::uint64_t begin, std::uint64_t end) {
+  append(take_unconfirmed(begin, end));
+}
+
+// Removes the unconfirmed pieces within a range, and returns them.
+std::vector<JournalRecord> CacheEntry::take_unconfirmed(std::uint64_t begin, std::uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  const auto others = std::partition(
+      unconfirmed_.begin(), unconfirmed_.end(), [begin, end](const JournalRecord& record) {
+        return record.piece.begin < begin || record.piece.end() > end;
+      });
+  std::vector<JournalRecord> within(others, unconfirmed_.end());
+  unconfirmed_.erase(others, unconfirmed_.end());
+  return within;
 }
 
 // Whether the cache already holds the bytes of all records, in these pieces or others.
@@ -196,6 +215,7 @@ bool CacheEntry::are_recorded(const std::vector<JournalRecord>& records) const {
 }
 
 void CacheEntry::forget(std::uint64_t begin, std::uint64_t end) {
+  take_unconfirmed(begin, end);
   append({{JournalRecord::Kind::kForgotten, {begin, end - begin, 0}}});
 }
 

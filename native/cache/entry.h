@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/journal.h"
 #include "cache/piece_index.h"
 
 namespace streamer {
@@ -53,14 +54,18 @@ class CacheEntry {
   void note_skipped(std::uint64_t bytes) { skipped_bytes_ += bytes; }
 
   // Writes consecutive bytes, and records them as pieces of the given sizes. Does nothing if all of
-  // them are recorded already.
+  // them are recorded already. With `is_confirmed` false, confirm() records them: until then nobody
+  // finds them, because they may be wrong.
   void write(std::uint64_t begin, std::span<const std::byte> bytes,
-             const std::vector<std::uint64_t>& piece_bytes);
+             const std::vector<std::uint64_t>& piece_bytes, bool is_confirmed = true);
+  // Records the pieces within a range that were written without being confirmed.
+  void confirm(std::uint64_t begin, std::uint64_t end);
   void forget(std::uint64_t begin, std::uint64_t end);
 
  private:
   void forget_cut_off(std::uint64_t size);
   bool are_recorded(const std::vector<JournalRecord>& records) const;
+  std::vector<JournalRecord> take_unconfirmed(std::uint64_t begin, std::uint64_t end);
   void append(const std::vector<JournalRecord>& records);
   std::optional<std::uint64_t> checksum_within(const CachedPiece& piece, std::uint64_t begin,
                                                std::uint64_t end);
@@ -74,6 +79,7 @@ class CacheEntry {
   std::atomic<std::uint64_t> skipped_bytes_ = 0;
   mutable std::mutex mutex_;  // guards everything below
   PieceIndex index_;
+  std::vector<JournalRecord> unconfirmed_;
   std::uint64_t journal_bytes_ = 0;  // bytes of the journal that are in the index
 };
 

@@ -53,6 +53,20 @@ TEST_CASE("ranges that are already recorded are not written again, in whatever p
   CHECK(entry.checksum(0, 3000) == crc_of(0, 3000));
 }
 
+TEST_CASE("what is not confirmed is not held, and what is forgotten cannot be confirmed") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  entry.write(0, bytes_of(0, 3000), {1000, 2000}, false);
+  CHECK(entry.held_bytes() == 0);
+  CHECK(CacheEntry(folder.path(), kObject.size()).held_bytes() == 0);
+  entry.forget(0, 1000);
+  entry.confirm(0, 1000);
+  CHECK(entry.held_bytes() == 0);
+  entry.confirm(1000, 3000);
+  CHECK(entry.checksum(1000, 3000) == crc_of(1000, 3000));
+  CHECK(CacheEntry(folder.path(), kObject.size()).held_bytes() == 2000);
+}
+
 TEST_CASE("a torn record loses only its own piece, and later records are appended behind it") {
   const TemporaryEntry folder;
   CacheEntry(folder.path(), kObject.size()).write(0, bytes_of(0, 3000), {1000, 2000});

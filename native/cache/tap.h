@@ -18,7 +18,8 @@ class CacheTap : public BlockTap {
   void add(std::uint32_t source, std::shared_ptr<CacheEntry> entry, bool may_wait);
   bool is_empty() const { return entries_.empty(); }
 
-  void offer(const Block& block) noexcept override;
+  void offer(const Block& block, bool is_confirmed) noexcept override;
+  void confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept override;
   void forget(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept override;
 
  private:

@@ -41,15 +41,16 @@ CacheWriter& CacheWriter::of_process() {
   return *writer;
 }
 
-bool CacheWriter::offer(const std::shared_ptr<CacheEntry>& entry, const Block& block,
-                        bool may_wait) {
+bool CacheWriter::offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait,
+                        bool is_confirmed) {
   const std::uint64_t wanted = block.wanted_bytes();
   if (wanted == 0) return true;
   Buffer buffer;
   try {
     if (!take_buffer(wanted, may_wait, buffer)) return false;
     std::vector<Run> runs = copy_items(block, buffer.bytes.get());
-    return submit({entry, std::move(buffer), std::move(runs)});
+    const Task task = is_confirmed ? Task::kWrite : Task::kWriteUnconfirmed;
+    return submit({entry, task, std::move(buffer), std::move(runs)});
   } catch (const std::bad_alloc&) {
     if (buffer.bytes) give_back(std::move(buffer));
     return false;
@@ -58,7 +59,12 @@ bool CacheWriter::offer(const std::shared_ptr<CacheEntry>& entry, const Block& b
 
 void CacheWriter::forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin,
                          std::uint64_t end) {
-  submit({entry, {}, {}, begin, end});
+  submit({.entry = entry, .task = Task::kForget, .begin = begin, .end = end});
+}
+
+void CacheWriter::confirm(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin,
+                          std::uint64_t end) {
+  submit({.entry = entry, .task = Task::kConfirm, .begin = begin, .end = end});
 }
 
 bool CacheWriter::take_buffer(std::size_t bytes, bool may_wait, Buffer& buffer) {
@@ -151,11 +157,13 @@ void CacheWriter::run() {
 
 void CacheWriter::write(const Job& job) {
   try {
-    if (job.forget_end > job.forget_begin) job.entry->forget(job.forget_begin, job.forget_end);
+    if (job.task == Task::kForget) job.entry->forget(job.begin, job.end);
+    if (job.task == Task::kConfirm) job.entry->confirm(job.begin, job.end);
     for (const Run& run : job.runs) {
       std::size_t bytes = 0;
       for (const std::uint64_t piece : run.piece_bytes) bytes += piece;
-      job.entry->write(run.begin, {job.buffer.bytes.get() + run.offset, bytes}, run.piece_bytes);
+      job.entry->write(run.begin, {job.buffer.bytes.get() + run.offset, bytes}, run.piece_bytes,
+                       job.task == Task::kWrite);
     }
   } catch (const std::bad_alloc&) {  // the bytes of this job are then missing from the cache
     job.entry->note_skipped(job.buffer.capacity);

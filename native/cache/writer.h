@@ -29,7 +29,11 @@ class CacheWriter {
 
   // Copies the bytes of items in the block, without the gaps between them. With `may_wait`, waits
   // for a buffer. Returns false if all buffers are in use, or the system gives no memory or thread.
-  bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait);
+  // With `is_confirmed` false, they are in the cache when confirm() follows.
+  bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait,
+             bool is_confirmed = true);
+  // Confirms a range, after everything that was offered earlier is written.
+  void confirm(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
   // Forgets a range, after everything that was offered earlier is written.
   void forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
   // Waits until everything is written. Returns false if that takes longer than the time-out.
@@ -40,17 +44,19 @@ class CacheWriter {
     std::unique_ptr<std::byte[]> bytes;
     std::size_t capacity = 0;
   };
-  // Consecutive bytes of one object, in pieces that end where items end; or a range to forget.
+  // Consecutive bytes of one object, in pieces that end where items end.
   struct Run {
     std::uint64_t begin = 0;
     std::size_t offset = 0;  // position in the buffer
     std::vector<std::uint64_t> piece_bytes;
   };
+  enum class Task { kWrite, kWriteUnconfirmed, kConfirm, kForget };
   struct Job {
     std::shared_ptr<CacheEntry> entry;
-    Buffer buffer;
-    std::vector<Run> runs;
-    std::uint64_t forget_begin = 0, forget_end = 0;
+    Task task = Task::kWrite;
+    Buffer buffer = {};
+    std::vector<Run> runs = {};
+    std::uint64_t begin = 0, end = 0;  // the range to confirm or to forget
   };
 
   CacheWriter() = default;

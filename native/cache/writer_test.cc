@@ -48,6 +48,18 @@ TEST_CASE("the items of a block are soon in the cache, and its gaps are not") {
   CHECK(entry->check() == 0);
 }
 
+TEST_CASE("an item that is confirmed is in the cache, and the others of its block are not") {
+  const TemporaryEntry folder;
+  const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);
+  const Filled filled(random_data(10'000, 5));
+  CacheWriter& writer = CacheWriter::of_process();
+  CHECK(writer.offer(entry, filled.block, false, false));
+  writer.confirm(entry, 3000, 5000);
+  REQUIRE(writer.wait_until_idle(10));
+  CHECK(entry->held_bytes() == 2000);
+  CHECK(entry->checksum(3000, 5000) == crc_of(std::string_view(filled.data).substr(3000, 2000)));
+}
+
 TEST_CASE("a range that is offered and then forgotten stays forgotten") {
   const TemporaryEntry folder;
   const auto entry = std::make_shared<CacheEntry>(folder.path(), 10'000);

@@ -190,7 +190,8 @@ void Scheduler::check_bytes(Block& block) {
   cached_.add(block);
   ledger_.add(block);
   if (!ledger_.is_empty()) note("verify");
-  if (tap_ != nullptr) tap_->offer(block);
+  // What a peer sent is compared with its record only when the item is complete.
+  if (tap_ != nullptr) tap_->offer(block, !cached_.holds(block.source));
   seals_.decrypt(block);  // last, because digests and the cache need the bytes of the object
   if (!seals_.is_empty()) note("decode");
 }

@@ -72,7 +72,9 @@ void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
   --lane.expected;
   plan_.items[item].source = origin;
   if (is_right) {
-    (is_of_peer ? peer_bytes_[source] : stats_.cached_bytes) += plan_.items[item].size();
+    const Item& own = plan_.items[item];
+    (is_of_peer ? peer_bytes_[source] : stats_.cached_bytes) += own.size();
+    if (tap_ != nullptr) tap_->confirm(source, own.begin, own.end);
     complete(item);
     if (lane.is_finished()) lane.readers.note_work_for_all();
     return;
