@@ -14,10 +14,11 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from streamer import _native
+from streamer.core.conditions import Event
 from streamer.core.engine.plan import Missing
 from streamer.core.peers.asking import offers_of
 

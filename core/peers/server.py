@@ -19,11 +19,12 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
-from threading import Event, Lock, Semaphore, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Any
 
 from streamer import _native
 from streamer.core.cache.folder import DATA, CacheFolder
+from streamer.core.conditions import Event
 from streamer.core.errors import StorageError
 from streamer.core.peers.discovery import joined_address
 from streamer.core.peers.names import is_token, wire_name

@@ -13,8 +13,10 @@ import os
 import socket
 import time
 from datetime import timedelta
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
+
+from streamer.core.conditions import Event
 
 EVERY_S = 5.0
 LIFE_S = 60.0  # of an address; the clocks of nodes differ by less

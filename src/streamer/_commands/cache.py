@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamer._commands.output import TRY_AGAIN, WRONG_DATA, Output, continues, print_line, storage_options, table
+from streamer.core.conditions import Event
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
@@ -171,7 +171,7 @@ def serve_peers(
 
     rate: Any = max_bytes_per_second
     most = Options(max_serving_bytes_per_second=rate).max_serving_bytes_per_second or 0
-    path, stopped = _path(cache_dir), threading.Event()
+    path, stopped = _path(cache_dir), Event()
     server = PeerServer(path, host, port, token_of(token_file), most)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
