@@ -16,7 +16,7 @@ import streamer
 
 @ray.remote(num_cpus=0)
 def load(uri: str) -> str:
-    """Load on the node of this task, and say where the bytes came from."""
+    """Load the checkpoint on the node of this task; return how many bytes its cache gave."""
     options = streamer.ray.node_options()
     with streamer.stream(uri, framework="np", options=options, progress=False) as tensors:
         count = sum(1 for _ in tensors)

@@ -59,9 +59,9 @@ def kept_bytes(folder: Path) -> int:
     return sum(each.stat().st_size for each in [*parts(folder), *arrived])
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + WAIT_S
+def wait_for(is_so: Callable[[], Any], limit_s: float = WAIT_S) -> None:
+    """Wait until a function returns something true; fail after the limit."""
+    end = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
+from pulls import wait_for
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -75,8 +75,5 @@ def pids_of_actors() -> list[int]:
 
 
 def until(is_so: Callable[[], Any]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + LONG_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
+    """Wait until a function returns something true, as long as Ray may take for it."""
+    wait_for(is_so, LONG_S)

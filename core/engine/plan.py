@@ -146,7 +146,7 @@ class Missing(NamedTuple):
 
     item: int
     number: int  # of its object
-    digest: str  # of that object, see `CachedObject.digest`
+    digest: str  # `CachedObject.digest` of that object
     begin: int
     end: int
 

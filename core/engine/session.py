@@ -309,7 +309,12 @@ class ReadSession:
 
 
 def _both(guide: Guide | None, on_end: Callable[[], object]) -> Callable[[], object]:
-    return on_end if guide is None else lambda: [guide.end(), on_end()]  # type: ignore[func-returns-value]  # None
+    def end() -> None:
+        if guide is not None:
+            guide.end()
+        on_end()
+
+    return end
 
 
 def _looked_up(objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool) -> CachedReads:

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from streamer.core.folders.paths import followed
+from streamer.core.folders.paths import followed, is_replaceable
 from streamer.core.format.shard_names import is_usual_shard
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
@@ -71,7 +71,7 @@ def output_of(path: str) -> Iterator[str]:
     A link is followed, so that the file to which it leads is replaced, and the link stays.
     """
     target = followed(path)
-    if os.path.lexists(target) and (os.path.islink(target) or not os.path.isfile(target)):
+    if not is_replaceable(target):
         yield target
         return
     with draft_of(target, is_flushed=False) as draft:

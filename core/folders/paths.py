@@ -85,6 +85,16 @@ def _prefix_of(uri: str) -> str:
     return next((prefix for prefix in PREFIXES if spelled.startswith(prefix)), "")
 
 
+def is_replaceable(path: str) -> bool:
+    """Say whether a rename to a path replaces nothing, or a regular file; never a device, a FIFO, a socket or a link.
+
+    Example:
+        >>> is_replaceable("/dev/null"), is_replaceable("/etc/hostname")
+        (False, True)
+    """
+    return not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path))
+
+
 def followed(path: str) -> str:
     """Return the path of the file that a link, or a link to a link, leads to; return any other path unchanged.
 

@@ -1,9 +1,10 @@
 """What a load asks its peers: which of them holds which ranges, and from whom it reads each.
 
-All peers are asked at the same time, once; who has not answered within `ANSWER_S` is left out, and so is what holders
-disagree on. Neighbouring ranges go to one holder until they are `RUN_BYTES` together; among holders, the one with the
-fewest bytes to give is chosen. Guarantees: an answer is data, of a bounded size, that is checked; no peer, however
-broken, fails a load or delays it longer than that; no proxy is between peers, and none of them gets a login.
+All peers are asked at the same time. A peer that does not answer within the time is left out, and so are ranges whose
+holders name different checksums. Neighbouring ranges go to one holder until they are `RUN_BYTES` together; among
+holders, the one with the fewest bytes to give is chosen. Guarantees: an answer is data, of a bounded size, that is
+checked; no peer, however broken, fails a load or delays it longer than that; no proxy is between peers, and none of
+them gets a login.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from streamer.core.engine.plan import Found, Missing
 from streamer.core.peers.discovery import split_address
 from streamer.core.peers.names import wire_name
-from streamer.core.peers.server import OBJECTS, PeerServer
+from streamer.core.peers.server import HELD, OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
 ANSWER_S = 0.8  # of all together; a peer on the same network needs some milliseconds
@@ -58,11 +59,11 @@ class Peers:
         self._late: Counter[str] = Counter()  # how often a peer has not answered in time
 
     def found(self, missing: Sequence[Missing], *, may_hold_back: bool) -> Found:
-        """Ask who holds what. If others load the same now, or may begin to, a `Guide` divides what nobody holds."""
+        """Ask the peers which ranges they hold. The nodes that load divide the ranges that no peer holds."""
         size_bytes = sum(each.end - each.begin for each in missing)
         if size_bytes < LEAST_BYTES or not self._addresses:
             return Found([], [None] * len(missing))
-        names = self.names_of(missing)
+        names = [*self.names_of(missing).values()]
         if self.server is not None:  # before the question: of two that begin together, one at least knows of the other
             self.server.begin(names)
         answers = self.ask(missing)
@@ -82,9 +83,9 @@ class Peers:
         url = f"http://{address}{OBJECTS}{wire_name(digest, self._token)}"
         return HttpSource(url, headers={"Authorization": f"Bearer {self._token}"}, version_header=None, proxy=DIRECT)
 
-    def names_of(self, missing: Sequence[Missing]) -> list[str]:
-        """Return the names of the objects between peers."""
-        return [wire_name(digest, self._token) for digest in dict.fromkeys(each.digest for each in missing)]
+    def names_of(self, missing: Sequence[Missing]) -> dict[str, str]:
+        """Return the name of each object between peers, by its digest."""
+        return {digest: wire_name(digest, self._token) for digest in dict.fromkeys(each.digest for each in missing)}
 
     def note(self, received: Mapping[str, int]) -> None:
         """Count what sessions got, by the URL of the source."""
@@ -98,7 +99,7 @@ class Peers:
     def ask(self, missing: Sequence[Missing], patience_s: float = ANSWER_S) -> dict[str, Answer]:
         """Ask all peers; return what those said that answered, by address."""
         objects: dict[str, list[list[int]]] = {}
-        name_of = {digest: wire_name(digest, self._token) for digest in {each.digest for each in missing}}
+        name_of = self.names_of(missing)
         for each in missing:
             objects.setdefault(name_of[each.digest], []).append([each.begin, each.end])
         body, found, lock = json.dumps({"objects": objects}), dict[str, Answer](), Lock()
@@ -166,7 +167,7 @@ def chosen(wanted: Sequence[tuple[str, int, int]], held: Mapping[str, Sequence[i
 def _told(address: str, body: str, token: str) -> Mapping[str, Any]:
     connection = http.client.HTTPConnection(*split_address(address), timeout=ANSWER_S)
     with closing(connection):
-        connection.request("POST", "/v1/held", body, {"Authorization": f"Bearer {token}"})
+        connection.request("POST", HELD, body, {"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         text = answer.read(MOST_ANSWER_BYTES + 1)
     told = json.loads(text) if answer.status == 200 and len(text) <= MOST_ANSWER_BYTES else {}

@@ -41,7 +41,7 @@ class LoadGuide:
     def __init__(self, peers: Peers, missing: Sequence[Missing], left: Sequence[Missing]) -> None:
         assert peers.server is not None
         self._peers, self._server = peers, peers.server
-        self._names = peers.names_of(missing)
+        self._names = [*peers.names_of(missing).values()]
         self._pending = {each.item: each for each in left}
         part_bytes = max(PART_BYTES, sum(each.end - each.begin for each in missing) // MOST_PARTS)
         self._part_of = {  # of all that nodes may lack, so that all of them make the same parts

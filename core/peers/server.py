@@ -1,10 +1,12 @@
 """The server that a peer is: it gives the bytes of its cache to other machines that have the token.
 
-Plain HTTP/1.1 on one port. ``POST /v1/held`` says which ranges of which objects the cache holds, with their CRC32C;
-``GET /v1/objects/NAME`` gives a range of one. `core/peers/names.py` says what a name is. Guarantees: without the token
-nothing is said, not even whether an object is there; nothing is written; at most `MOST_CONNECTIONS` are served at a
-time, and a connection that says nothing for `IDLE_S` is closed; all threads have names, and `close` joins them. What a
-client gets may still be damaged: it compares the CRC32C, and never believes a peer without.
+Plain HTTP/1.1 on one port. ``POST /v1/held`` names ranges of objects; the answer is the CRC32C of each range that the
+cache holds. ``GET /v1/objects/NAME`` returns a range of one object. `core/peers/names.py` defines the names.
+
+Guarantees: without the token nothing is said, not even whether an object is there; nothing is written; at most
+`MOST_CONNECTIONS` are served at a time, and a connection that says nothing for `IDLE_S` is closed; all threads have
+names, and `close` joins them. What a client gets may still be damaged: it compares the CRC32C, and never believes a
+peer without.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ MOST_QUESTION_BYTES = 16 << 20  # half a million ranges
 IDLE_S = 5.0  # clients keep connections for their next load, and others may wait for this one's place
 CHUNK_BYTES = 4 << 20  # given to the kernel at a time; less if the rate is limited
 RESCAN_S = 0.2  # between two looks at which objects the folder has
-OBJECTS = "/v1/objects/"
+HELD, OBJECTS = "/v1/held", "/v1/objects/"
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -170,8 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not self._is_allowed():
             return
-        if self.path != "/v1/held" or not (length.isascii() and length.isdigit()):
-            self._refuse(404 if self.path != "/v1/held" else 411)
+        if self.path != HELD or not (length.isascii() and length.isdigit()):
+            self._refuse(404 if self.path != HELD else 411)
         elif int(length) > MOST_QUESTION_BYTES:
             self._refuse(413)
         else:

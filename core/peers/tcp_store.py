@@ -17,6 +17,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from streamer.core.conditions import Event
+from streamer.core.peers.discovery import joined_address
 
 EVERY_S = 5.0
 LIFE_S = 60.0  # of an address; the clocks of nodes differ by less
@@ -86,7 +87,7 @@ class _Board:
         slots = dict(zip(keys, (each.decode() for each in store.multi_get(keys)), strict=True)) if keys else {}
         now = time.time()
         if self._own_port is not None:
-            address = self._own_address()
+            address = self._own_address(self._own_port)
             self._write(store, slots, f"{address} {now + LIFE_S}", now)
         self.found = sorted({each.split()[0] for each in slots.values() if float(each.split()[1]) > now})
 
@@ -102,13 +103,13 @@ class _Board:
         store.set(key, text)
         slots[key] = text
 
-    def _own_address(self) -> str:
+    def _own_address(self, own_port: int) -> str:
         """Return the address of this machine on the way to the store."""
         family, kind, _, _, place = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(place)  # sends nothing
             ip = probe.getsockname()[0]
-        return f"[{ip}]:{self._own_port}" if ":" in ip else f"{ip}:{self._own_port}"
+        return joined_address(ip, own_port)
 
 
 atexit.register(leave_stores)

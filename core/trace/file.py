@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from streamer.core.errors import OptionError
 from streamer.core.folders.drafts import LockedDraft
+from streamer.core.folders.paths import is_replaceable
 
 BEGIN = '{"otherData": {"product": "streamer"'
 EVENTS, END = '"traceEvents": [\n', "]}\n"
@@ -34,10 +35,10 @@ class Part(NamedTuple):
 
 def check_path(path: str) -> None:
     """Raise an error if no trace can be written to a path."""
-    problem = "is a folder" if os.path.isdir(path) else ""
-    if not problem and os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
-        problem = "is no regular file"  # a rename would replace the device, the FIFO or the link itself
-    if not problem and not os.path.isdir(os.path.dirname(path)):
+    problem = ""
+    if not is_replaceable(path):
+        problem = "is a folder" if os.path.isdir(path) else "is no regular file"
+    elif not os.path.isdir(os.path.dirname(path)):
         problem = "is in no folder that there is"
     if problem:
         raise OptionError(f"the trace {path!r} {problem}", hint="Name a file in a folder that exists")

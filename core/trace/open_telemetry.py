@@ -1,4 +1,4 @@
-"""Spans and metrics of OpenTelemetry for programs that have imported its API; where they go is the program's choice.
+"""Spans and metrics for programs that have imported the API of OpenTelemetry. The program chooses where to send them.
 
 Names and units follow OpenTelemetry's semantic conventions; docs/metrics.md lists them.
 https://opentelemetry.io/docs/specs/semconv/general/
@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamer.core import VERSION
-from streamer.core.trace.watcher import SessionWatcher, Watcher, error_text
-
-if TYPE_CHECKING:
-    from streamer import _native
+from streamer.core.trace.watcher import Watcher, error_text
 
 MODULES = ("opentelemetry.trace", "opentelemetry.metrics")
 MOST_SPANS = 100  # below one load: where a load has more, a trace shows more than a list of spans
@@ -26,7 +23,10 @@ BRIEF_NS = 1_000_000
 
 
 class OpenTelemetry(Watcher):
-    """One span for each load, save or copy, with spans below it for its steps; and metrics."""
+    """One span for each load, save or copy, with spans below it for its steps; and metrics.
+
+    It watches no session: sessions have too many stages for spans.
+    """
 
     def __init__(self) -> None:
         self._context = import_module("opentelemetry.context").get_current()
@@ -44,15 +44,6 @@ class OpenTelemetry(Watcher):
             with self._lock:
                 if ended_ns - began_ns >= BRIEF_NS and len(self._steps) < MOST_SPANS:
                     self._steps.append((name, began_ns, ended_ns, facts))
-
-    def session(
-        self,
-        engine: _native.Session | None = None,  # noqa: ARG002  of `Watcher`, as the others
-        names: Sequence[str] = (),  # noqa: ARG002
-        shared: Collection[int] = (),  # noqa: ARG002
-    ) -> SessionWatcher:
-        """Watch no session: its stages are too many for spans."""
-        return SessionWatcher()
 
     def end(self, facts: Mapping[str, Any], shares: Mapping[str, float], error: BaseException | None) -> None:
         """Send the spans, and add to the metrics."""

@@ -41,15 +41,19 @@ class Watcher(Protocol):
         """Note what the calling thread does in a block."""
 
     def session(
-        self, engine: _native.Session | None = None, names: Sequence[str] = (), shared: Collection[int] = ()
+        self,
+        engine: _native.Session | None = None,  # noqa: ARG002  for those that override it, as the others
+        names: Sequence[str] = (),  # noqa: ARG002
+        shared: Collection[int] = (),  # noqa: ARG002
     ) -> SessionWatcher:
-        """Return what watches a session of an engine, or of a group without one.
+        """Return what watches a session of an engine, or of a group without one; this one watches nothing.
 
         Args:
             engine: The engine of the session.
             names: The names of its objects.
             shared: The numbers of those that are copied out of memory that processes share.
         """
+        return SessionWatcher()
 
     def end(self, facts: Mapping[str, Any], shares: Mapping[str, float], error: BaseException | None) -> None:
         """Note that a load, a save or a copy has ended, and with which error.

@@ -1,4 +1,4 @@
-"""The actor of a node: it fills the cache of its node, serves it to other nodes, and says where it and the others are.
+"""The actor of a node: it fills the cache of its node, serves it to other nodes, and knows the addresses of all.
 
 It has a name, by which any process of the cluster finds it, and outlives the job that started it. It is given no secret
 when it is created, because Ray keeps the arguments of a creation; those of calls go from process to process.

@@ -3,9 +3,10 @@
 If nodes serve their caches, each of them first reads a part of the checkpoint from the storage, and then the rest from
 the others: every byte leaves the storage once. Nodes beyond the first `SEEDS` follow when these have everything.
 
-Guarantees: a node that joins gets its actor, too; a node that is lost is named in the report and delays nobody; an
-actor whose process died is asked again. `warm` returns only if each node that is left has the whole checkpoint. Ray
-keeps no secret: storage options are arguments of calls, not of an actor's creation, and no log shows them.
+Guarantees: a node that joins during the call gets an actor. The report names lost nodes, and no other node waits for
+them. If the process of an actor dies, its node is asked again. `warm` returns only if every remaining node has the
+whole checkpoint. Ray keeps no secret: storage options are arguments of calls, and not of an actor's creation. No log
+shows them.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class _Fleet:
         return [each for each in self._members.values() if each.report is None or each.report.outcome == "warm"]
 
     def _next_call(self, member: _Member) -> Any:
-        """Start what a node does next: say where it is, read its parts, and if it is its turn, read everything."""
+        """Start the next call to a node: for its place, for a part, or, when its turn has come, for everything."""
         part, left = (0, 1), self._left()
         if member.place is not None and member.parts:
             part = member.parts[0]

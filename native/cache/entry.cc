@@ -186,7 +186,9 @@ void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
     append(records);
   } else {
     const std::lock_guard lock(mutex_);
-    unconfirmed_.insert(unconfirmed_.end(), records.begin(), records.end());
+    for (const JournalRecord& record : records) {
+      unconfirmed_.insert_or_assign(record.piece.begin, record);
+    }
   }
 }
 
@@ -197,12 +199,16 @@ void CacheEntry::confirm(std::uint64_t begin, std::uint64_t end) {
 // Removes the unconfirmed pieces within a range, and returns them.
 std::vector<JournalRecord> CacheEntry::take_unconfirmed(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  const auto others = std::partition(
-      unconfirmed_.begin(), unconfirmed_.end(), [begin, end](const JournalRecord& record) {
-        return record.piece.begin < begin || record.piece.end() > end;
-      });
-  std::vector<JournalRecord> within(others, unconfirmed_.end());
-  unconfirmed_.erase(others, unconfirmed_.end());
+  std::vector<JournalRecord> within;
+  auto it = unconfirmed_.lower_bound(begin);
+  while (it != unconfirmed_.end() && it->first < end) {
+    if (it->second.piece.end() > end) {
+      ++it;
+      continue;
+    }
+    within.push_back(it->second);
+    it = unconfirmed_.erase(it);
+  }
   return within;
 }
 

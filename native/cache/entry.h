@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -54,11 +55,11 @@ class CacheEntry {
   void note_skipped(std::uint64_t bytes) { skipped_bytes_ += bytes; }
 
   // Writes consecutive bytes, and records them as pieces of the given sizes. Does nothing if all of
-  // them are recorded already. With `is_confirmed` false, confirm() records them: until then nobody
-  // finds them, because they may be wrong.
+  // them are recorded already. Bytes that may be wrong are written with `is_confirmed` false. No
+  // reader finds them until confirm() records them.
   void write(std::uint64_t begin, std::span<const std::byte> bytes,
              const std::vector<std::uint64_t>& piece_bytes, bool is_confirmed = true);
-  // Records the pieces within a range that were written without being confirmed.
+  // Records the unconfirmed pieces that lie within a range.
   void confirm(std::uint64_t begin, std::uint64_t end);
   void forget(std::uint64_t begin, std::uint64_t end);
 
@@ -79,7 +80,7 @@ class CacheEntry {
   std::atomic<std::uint64_t> skipped_bytes_ = 0;
   mutable std::mutex mutex_;  // guards everything below
   PieceIndex index_;
-  std::vector<JournalRecord> unconfirmed_;
+  std::map<std::uint64_t, JournalRecord> unconfirmed_;  // by their begin
   std::uint64_t journal_bytes_ = 0;  // bytes of the journal that are in the index
 };
 

@@ -29,7 +29,7 @@ class CacheWriter {
 
   // Copies the bytes of items in the block, without the gaps between them. With `may_wait`, waits
   // for a buffer. Returns false if all buffers are in use, or the system gives no memory or thread.
-  // With `is_confirmed` false, they are in the cache when confirm() follows.
+  // Items that are offered with `is_confirmed` false are in the cache only after confirm().
   bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait,
              bool is_confirmed = true);
   // Confirms a range, after everything that was offered earlier is written.

@@ -12,7 +12,7 @@ class BlockTap {
   virtual ~BlockTap() = default;
 
   // Receives a block whose bytes are all in the memory of this machine. Called on the thread of its
-  // reader. With `is_confirmed` false, the bytes count when confirm() follows for their item.
+  // reader. Bytes with `is_confirmed` false count only after confirm().
   virtual void offer(const Block& block, bool is_confirmed) noexcept = 0;
   // Reports that the bytes of an item are right. Called under the scheduler's lock, as forget().
   virtual void confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept = 0;

@@ -23,7 +23,7 @@ from streamer.core.peers.server import MOST_QUESTION_BYTES, PeerServer
 
 TOKEN = "a-token-of-the-tests"
 DATA = save({"weight": np.arange(500_000, dtype=np.float32)})
-SIZE, BEGIN = len(DATA), len(DATA) - 2_000_000  # where the tensor begins
+SIZE, BEGIN = len(DATA), len(DATA) - 2_000_000  # BEGIN: the offset of the tensor
 
 
 @pytest.fixture(scope="module")
