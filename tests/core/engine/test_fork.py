@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from contextlib import contextmanager
 
 import numpy as np
@@ -93,30 +94,36 @@ def held_by_another_thread(lock, *, until):
     holder.join()
 
 
-def ends_in_child(work):
-    """Run it in a child; give how that ended."""
+def run_in_child(work):
+    """Run it in a child; what it raises there fails the test."""
+    reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a time-out of pytest's may have it
         signal.alarm(10)
         try:
             work()
             os._exit(0)
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode()[-4096:])
         finally:
             os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(writer)
+    end = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with open(reader) as raised:
+        assert end == 0, raised.read()
 
 
 @pytest.mark.parametrize("guard", [fsspec_reads._locks_guard, http_stream._open_guard], ids=["fsspec", "http"])
 def test_no_child_inherits_a_lock_of_the_process_that_another_thread_holds_regression(guard):
     with held_by_another_thread(guard, until=threading.Event()):
-        assert ends_in_child(guard.acquire) == 0
+        run_in_child(guard.acquire)
     assert not guard.locked()
 
 
 def test_no_child_waits_for_a_file_system_that_a_thread_of_its_parent_reads_regression():
     fs = MemoryFileSystem()
     with held_by_another_thread(fsspec_reads._lock_of(fs), until=threading.Event()):
-        assert ends_in_child(lambda: fsspec_reads._lock_of(fs).__enter__()) == 0
+        run_in_child(lambda: fsspec_reads._lock_of(fs).__enter__())
 
 
 def test_a_child_reads_from_a_checkpoint_of_its_parent(tmp_path):
@@ -127,7 +134,7 @@ def test_a_child_reads_from_a_checkpoint_of_its_parent(tmp_path):
         def read():
             assert checkpoint.get_slice("a")[2:].tolist() == [2, 3]
 
-        assert ends_in_child(read) == 0
+        run_in_child(read)
 
 
 def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_regression(tmp_path):
@@ -142,7 +149,7 @@ def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_re
                 question()
         stream.close()
 
-    assert ends_in_child(ask) == 0
+    run_in_child(ask)
     stream.close()
 
 
@@ -164,6 +171,6 @@ def test_a_child_takes_no_byte_of_its_parents_answer():
                 response.read_into(memoryview(bytearray(1000)), 10)
             response.close()
 
-        assert ends_in_child(read_in_child) == 0
+        run_in_child(read_in_child)
         assert response.read_into(view[1000:], 30) == len(data) - 1000
     assert bytes(got) == data
