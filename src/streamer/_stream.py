@@ -139,7 +139,10 @@ class Stream(Generic[TensorT]):
         is_first, self._ended = self._ended is None, self._ended or time.perf_counter()
         settings = self._checkpoint.settings
         if is_first and settings.watchers:
-            report = self.report
+            try:
+                report = self.report
+            except EngineError:  # in a forked child; the parent will tell
+                return
             facts: dict[str, Any] = {name: getattr(report, name) for name in _TOLD}
             failure, self._failure = self._failure, None
             told = report.uri, report.bytes, report.seconds, report.bound_by

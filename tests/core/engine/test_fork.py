@@ -137,10 +137,12 @@ def test_a_child_reads_from_a_checkpoint_of_its_parent(tmp_path):
         run_in_child(read)
 
 
-def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_regression(tmp_path):
-    """`report` told the engine's own error, which no documentation knows."""
+@pytest.mark.parametrize("trace", ["", "trace.json"])
+def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_regression(tmp_path, trace):
+    """`report` told the engine's own error, which no documentation knows; a traced stream could not be closed."""
     save_file({"a": np.zeros(4, np.float32), "b": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
-    stream = streamer.stream(str(tmp_path / "model.safetensors"), framework="numpy")
+    options = streamer.Options(trace=trace and tmp_path / trace)
+    stream = streamer.stream(str(tmp_path / "model.safetensors"), framework="numpy", options=options)
     next(stream)
 
     def ask():
