@@ -179,7 +179,7 @@ void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
     records.push_back({JournalRecord::Kind::kHeld, {begin + position, size, crc}});
     position += size;
   }
-  if (are_recorded(records)) return;
+  if (is_confirmed && are_recorded(records)) return;
   if (!write_all(data_, bytes, begin)) {
     failure_ = errno;
   } else if (is_confirmed) {
@@ -192,8 +192,15 @@ void CacheEntry::write(std::uint64_t begin, std::span<const std::byte> bytes,
   }
 }
 
-void CacheEntry::confirm(std::uint64_t begin, std::uint64_t end) {
-  append(take_unconfirmed(begin, end));
+void CacheEntry::confirm(std::uint64_t begin, std::uint64_t end, std::uint64_t crc) {
+  const std::vector<JournalRecord> records = take_unconfirmed(begin, end);
+  std::uint64_t position = begin, whole = 0;
+  for (const auto& [_, piece] : records) {
+    if (piece.begin != position) return;
+    position = piece.end();
+    whole = combine(Crc::kCrc32c, whole, piece.crc, piece.bytes);
+  }
+  if (position == end && whole == crc) append(records);
 }
 
 // Removes the unconfirmed pieces within a range, and returns them.

@@ -55,12 +55,13 @@ class CacheEntry {
   void note_skipped(std::uint64_t bytes) { skipped_bytes_ += bytes; }
 
   // Writes consecutive bytes, and records them as pieces of the given sizes. Does nothing if all of
-  // them are recorded already. Bytes that may be wrong are written with `is_confirmed` false. No
-  // reader finds them until confirm() records them.
+  // them are recorded already. Bytes that may be wrong are written with `is_confirmed` false, in
+  // any case. No reader finds them until confirm() records them.
   void write(std::uint64_t begin, std::span<const std::byte> bytes,
              const std::vector<std::uint64_t>& piece_bytes, bool is_confirmed = true);
-  // Records the unconfirmed pieces that lie within a range.
-  void confirm(std::uint64_t begin, std::uint64_t end);
+  // Records the unconfirmed pieces of a range, if together they are the whole range and have its
+  // CRC32C. Else some are of another load with wrong bytes, or were skipped, and all are dropped.
+  void confirm(std::uint64_t begin, std::uint64_t end, std::uint64_t crc);
   void forget(std::uint64_t begin, std::uint64_t end);
 
  private:

@@ -60,11 +60,63 @@ TEST_CASE("what is not confirmed is not held, and what is forgotten cannot be co
   CHECK(entry.held_bytes() == 0);
   CHECK(CacheEntry(folder.path(), kObject.size()).held_bytes() == 0);
   entry.forget(0, 1000);
-  entry.confirm(0, 1000);
+  entry.confirm(0, 1000, crc_of(0, 1000));
   CHECK(entry.held_bytes() == 0);
-  entry.confirm(1000, 3000);
+  entry.confirm(1000, 3000, crc_of(1000, 3000));
   CHECK(entry.checksum(1000, 3000) == crc_of(1000, 3000));
   CHECK(CacheEntry(folder.path(), kObject.size()).held_bytes() == 2000);
+}
+
+TEST_CASE("wrong bytes that another load left behind are not recorded with a range (regression)") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  // A load was closed before it compared what a peer gave it for the second piece.
+  entry.write(1000, bytes_of(5000, 6000), {1000}, false);
+  SUBCASE("the right bytes were skipped") {}
+  SUBCASE("the right bytes were written in other pieces") {
+    entry.write(0, bytes_of(0, 3000), {3000}, false);
+  }
+  SUBCASE("the right bytes were written before") {
+    entry.write(0, bytes_of(0, 3000), {1000, 1000, 1000}, false);
+    entry.write(1000, bytes_of(5000, 6000), {1000}, false);
+  }
+  entry.confirm(0, 3000, crc_of(0, 3000));
+  CHECK(entry.held_bytes() == 0);
+  CHECK(std::filesystem::file_size(folder.journal()) == 0);
+  entry.confirm(1000, 2000, crc_of(5000, 6000));  // they are gone
+  CHECK(entry.held_bytes() == 0);
+}
+
+TEST_CASE("a range of which a part was recorded before is recorded when it is confirmed") {
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kObject.size());
+  entry.write(0, bytes_of(0, 1000), {1000});
+  entry.write(0, bytes_of(0, 1000), {1000}, false);
+  entry.write(1000, bytes_of(1000, 3000), {2000}, false);
+  CHECK_FALSE(entry.checksum(0, 3000));
+  entry.confirm(0, 3000, crc_of(0, 3000));
+  CHECK(entry.checksum(0, 3000) == crc_of(0, 3000));
+}
+
+TEST_CASE("each of 100 000 confirmed ranges costs one record, whatever the order") {
+  constexpr std::uint64_t kRanges = 100'000;
+  const std::string object = random_data(kRanges, 8);
+  const auto bytes = std::as_bytes(std::span(object));
+  const TemporaryEntry folder;
+  CacheEntry entry(folder.path(), kRanges);
+  const std::vector<std::uint64_t> pieces(kRanges / 100, 1);
+  for (std::uint64_t begin = 0; begin < kRanges; begin += pieces.size()) {
+    entry.write(begin, bytes.subspan(begin, pieces.size()), pieces, false);
+  }
+  CHECK(std::filesystem::file_size(folder.journal()) == 0);
+  for (std::uint64_t i = 0; i < 2 * kRanges; ++i) {  // each of them twice
+    const std::uint64_t begin = i * 7919 % kRanges;
+    entry.confirm(begin, begin + 1, compute(Crc::kCrc32c, bytes.subspan(begin, 1)));
+  }
+  CHECK(std::filesystem::file_size(folder.journal()) == kRanges * kJournalRecordBytes);
+  CHECK(entry.written_bytes() == kRanges);
+  CHECK(CacheEntry(folder.path(), kRanges).check() == 0);
+  CHECK(entry.checksum(0, kRanges) == compute(Crc::kCrc32c, bytes));
 }
 
 TEST_CASE("a torn record loses only its own piece, and later records are appended behind it") {

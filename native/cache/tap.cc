@@ -27,11 +27,12 @@ void CacheTap::offer(const Block& block, bool is_confirmed) noexcept {
   entry->note_skipped(block.wanted_bytes());
 }
 
-void CacheTap::confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept {
+void CacheTap::confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end,
+                       std::uint64_t crc) noexcept {
   const auto entry = entry_of(source);
   if (!entry) return;
   try {
-    CacheWriter::of_process().confirm(entry, begin, end);
+    CacheWriter::of_process().confirm(entry, begin, end, crc);
   } catch (const std::exception&) {  // the next load reads the range from the storage again
   }
 }

@@ -19,7 +19,8 @@ class CacheTap : public BlockTap {
   bool is_empty() const { return entries_.empty(); }
 
   void offer(const Block& block, bool is_confirmed) noexcept override;
-  void confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept override;
+  void confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end,
+               std::uint64_t crc) noexcept override;
   void forget(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept override;
 
  private:

@@ -63,8 +63,8 @@ void CacheWriter::forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t
 }
 
 void CacheWriter::confirm(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin,
-                          std::uint64_t end) {
-  submit({.entry = entry, .task = Task::kConfirm, .begin = begin, .end = end});
+                          std::uint64_t end, std::uint64_t crc) {
+  submit({.entry = entry, .task = Task::kConfirm, .begin = begin, .end = end, .crc = crc});
 }
 
 bool CacheWriter::take_buffer(std::size_t bytes, bool may_wait, Buffer& buffer) {
@@ -158,7 +158,7 @@ void CacheWriter::run() {
 void CacheWriter::write(const Job& job) {
   try {
     if (job.task == Task::kForget) job.entry->forget(job.begin, job.end);
-    if (job.task == Task::kConfirm) job.entry->confirm(job.begin, job.end);
+    if (job.task == Task::kConfirm) job.entry->confirm(job.begin, job.end, job.crc);
     for (const Run& run : job.runs) {
       std::size_t bytes = 0;
       for (const std::uint64_t piece : run.piece_bytes) bytes += piece;

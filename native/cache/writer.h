@@ -32,8 +32,9 @@ class CacheWriter {
   // Items that are offered with `is_confirmed` false are in the cache only after confirm().
   bool offer(const std::shared_ptr<CacheEntry>& entry, const Block& block, bool may_wait,
              bool is_confirmed = true);
-  // Confirms a range, after everything that was offered earlier is written.
-  void confirm(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
+  // Confirms a range of this CRC32C, after everything that was offered earlier is written.
+  void confirm(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end,
+               std::uint64_t crc);
   // Forgets a range, after everything that was offered earlier is written.
   void forget(const std::shared_ptr<CacheEntry>& entry, std::uint64_t begin, std::uint64_t end);
   // Waits until everything is written. Returns false if that takes longer than the time-out.
@@ -57,6 +58,7 @@ class CacheWriter {
     Buffer buffer = {};
     std::vector<Run> runs = {};
     std::uint64_t begin = 0, end = 0;  // the range to confirm or to forget
+    std::uint64_t crc = 0;             // of the range to confirm
   };
 
   CacheWriter() = default;

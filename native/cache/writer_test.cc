@@ -54,7 +54,8 @@ TEST_CASE("an item that is confirmed is in the cache, and the others of its bloc
   const Filled filled(random_data(10'000, 5));
   CacheWriter& writer = CacheWriter::of_process();
   CHECK(writer.offer(entry, filled.block, false, false));
-  writer.confirm(entry, 3000, 5000);
+  writer.confirm(entry, 3000, 5000, crc_of(std::string_view(filled.data).substr(3000, 2000)));
+  writer.confirm(entry, 6000, 10'000, crc_of("others"));
   REQUIRE(writer.wait_until_idle(10));
   CHECK(entry->held_bytes() == 2000);
   CHECK(entry->checksum(3000, 5000) == crc_of(std::string_view(filled.data).substr(3000, 2000)));

@@ -43,6 +43,8 @@ class CachedItems {
   void note_damage(const Block& block);
   // Returns whether the item equals its record. Call this when all blocks of the item are done.
   bool is_right(std::uint32_t item);
+  // Returns the CRC32C of an item that is right.
+  std::uint64_t crc(std::uint32_t item) { return ledger_.pieces(item).front().value; }
   // Gives up all sources of the server of this one, which holds() items.
   void lose(std::uint32_t source) { lost_[server_of(source)] = true; }
   // Makes the item an ordinary one, which is no longer read from the cache.

@@ -74,7 +74,7 @@ void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
   if (is_right) {
     const Item& own = plan_.items[item];
     (is_of_peer ? peer_bytes_[source] : stats_.cached_bytes) += own.size();
-    if (tap_ != nullptr) tap_->confirm(source, own.begin, own.end);
+    if (tap_ != nullptr) tap_->confirm(source, own.begin, own.end, cached_.crc(item));
     complete(item);
     if (lane.is_finished()) lane.readers.note_work_for_all();
     return;
