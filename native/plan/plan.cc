@@ -40,7 +40,9 @@ void check_runs(const Plan& plan) {
 
 void cover_held_back(const Plan& plan, std::uint32_t source_count, std::vector<bool>& is_covered) {
   for (const std::uint32_t item : plan.held_back) {
-    if (item >= plan.items.size() || is_covered[item]) refuse("misplaced held-back item", item);
+    const bool is_free = item < plan.items.size() && !is_covered[item];
+    if (!is_free || plan.items[item].source >= source_count || plan.items[item].size() == 0)
+      refuse("misplaced held-back item", item);
     is_covered[item] = true;
   }
   for (const std::uint32_t source : plan.peers) {

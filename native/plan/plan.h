@@ -83,10 +83,10 @@ struct ReleasedItem {
 
 // Throws std::invalid_argument unless all of these hold. Every span is non-empty, names an existing
 // source, and holds its items in ascending order without overlap. Every item of non-zero size is in
-// exactly one span. All items of a span are for one device, because a block passes through the
-// pinned memory of one device. There are as many digests as items, or none. Cached items and their
-// origins exist. There are as many sealed items as items, or none, and the tags of all their pieces
-// exist.
+// exactly one span or held back, and no other item is held back. All items of a span are for one
+// device, because a block passes through the pinned memory of one device. There are as many digests
+// as items, or none. Cached items and their origins exist, and so do peers. There are as many
+// sealed items as items, or none, and the tags of all their pieces exist.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
 // Returns the number of bytes of each source's items. Counting the bytes of its spans would be too

@@ -15,6 +15,9 @@ TEST_CASE("a plan whose spans hold their items in order is accepted") {
   Plan with_runs = good_plan();
   with_runs.items[0].run = 2, with_runs.items[0].stride = 6;
   CHECK_NOTHROW(check_plan(with_runs, 1));
+  Plan held_back = good_plan();
+  held_back.spans.clear(), held_back.held_back = {2, 0};
+  CHECK_NOTHROW(check_plan(held_back, 1));
 }
 
 TEST_CASE("a plan that breaks a rule of the engine is refused") {
@@ -34,6 +37,15 @@ TEST_CASE("a plan that breaks a rule of the engine is refused") {
   is_refused([](Plan& plan) { plan.spans.clear(); });
   is_refused([](Plan& plan) { plan.spans.push_back(plan.spans[0]); });
   is_refused([](Plan& plan) { plan.digests.items.resize(2); });
+  is_refused([](Plan& plan) { plan.held_back = {0}; });  // a span reads it, too
+  is_refused([](Plan& plan) { plan.spans = {}, plan.held_back = {0, 0, 2}; });
+  is_refused([](Plan& plan) { plan.spans = {}, plan.held_back = {0, 1, 2}; });  // 1 is empty
+  is_refused([](Plan& plan) { plan.spans = {}, plan.held_back = {0, 2, 3}; });
+  is_refused([](Plan& plan) {
+    plan.spans = {}, plan.held_back = {0, 2};
+    plan.items[2].source = 1;
+  });
+  is_refused([](Plan& plan) { plan.peers = {1}; });
   is_refused([](Plan& plan) { plan.items[0].run = 4; });
   is_refused([](Plan& plan) { plan.items[0].run = plan.items[0].stride = 4; });
   is_refused([](Plan& plan) { plan.items[0].run = 4, plan.items[0].stride = 5; });

@@ -104,7 +104,7 @@ class Scheduler {
 
   // --- the guide of a load with peers, on any thread ---
   // Hands out held-back items, each to be read from the given source. Others are ignored.
-  void release(const std::vector<ReleasedItem>& items);
+  void release(std::vector<ReleasedItem> items);
 
   // --- the sinks of devices ---
   // Records that the block's bytes are on its device, and that its slot was given back.

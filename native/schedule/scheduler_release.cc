@@ -1,4 +1,5 @@
 // The part of the scheduler that hands out items that were held back until their source is known.
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -25,7 +26,12 @@ void append(std::vector<Span>& spans, const Span& span) {
 
 }  // namespace
 
-void Scheduler::release(const std::vector<ReleasedItem>& items) {
+void Scheduler::release(std::vector<ReleasedItem> items) {
+  // A cutter reads its spans one after the other: no item may wait for memory before an earlier
+  // one.
+  std::stable_sort(
+      items.begin(), items.end(),
+      [](const ReleasedItem& one, const ReleasedItem& other) { return one.item < other.item; });
   const Locked lock(*this);
   if (is_stopped_) return;
   std::map<Queue, std::vector<Span>> spans;
