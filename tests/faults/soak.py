@@ -1,6 +1,7 @@
 """Many loads through the fault server: each ends bit-equal, or with the class its fault calls for, and leaves nothing.
 
     cd tests && python -m faults.soak --loads 2000 --threads 4 --seed 7
+    cd tests && python -m faults.soak --loads 200 --threads 2 --nodes 3      # nodes that are peers, most of them broken
 
 Most loads meet several faults that pass; one in ten meets one that stays; one in six meets, in its middle, an outage of
 the whole server. Which, a seed decides. The summary, also as ``--json``, is what ``docs/reliability.md`` shows.
@@ -17,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -182,13 +184,18 @@ def open_descriptors() -> int:
 @click.option("--loads", default=500, show_default=True)
 @click.option("--threads", default=4, show_default=True)
 @click.option("--seed", default=0, show_default=True)
+@click.option("--nodes", default=1, show_default=True, help="Load on so many nodes that are peers (faults/fleet.py).")
 @click.option("--json", "as_json", is_flag=True, help="Print the tally as JSON.")
-def main(loads: int, threads: int, seed: int, as_json: bool) -> None:
+def main(loads: int, threads: int, seed: int, nodes: int, as_json: bool) -> None:
     """Load through faults, and count how the loads end."""
     from tqdm import tqdm
 
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=loads, unit="load") as bar:
-        tally = Soak(made_bucket(Path(folder)), load_ours).run(loads, threads, seed, bar.update)
+    from faults.fleet import BrokenPeer, Fleet, broken_peers
+
+    fleet = Fleet(nodes, seed)
+    load, peers = (fleet.load, broken_peers()) if nodes > 1 else (load_ours, nullcontext())
+    with peers, tempfile.TemporaryDirectory() as folder, tqdm(total=loads, unit="load") as bar:
+        tally = Soak(made_bucket(Path(folder)), load).run(loads, threads, seed, bar.update)
     if as_json:
         click.echo(json.dumps(vars(tally)))  # asdict makes a Counter of pairs
     else:
@@ -198,6 +205,8 @@ def main(loads: int, threads: int, seed: int, as_json: bool) -> None:
         click.echo(f"{sum(tally.other_errors.values())} with another error {dict(tally.other_errors)}")
         click.echo(f"{tally.requests} requests, {sum(tally.faults.values())} faults: {dict(tally.faults)}")
         click.echo(f"{sum(tally.outages.values())} outages: {dict(tally.outages)}")
+        if nodes > 1:
+            click.echo(f"{fleet.peer_bytes >> 20} MiB of peers, with troubles: {dict(BrokenPeer.troubles)}")
     sys.exit(bool(tally.wrong or tally.other_errors))
 
 
