@@ -62,6 +62,7 @@ class PeerServer:
         self._held = _Held(cache_dir, token)
         self._loading: Counter[str] = Counter()
         self._listener = _listener(host, port)
+        self._host, self.port = self._listener.getsockname()[:2]  # a closed one has none
         self.closing = Event()
         self._slots = Semaphore(MOST_CONNECTIONS)
         self._lock = Lock()
@@ -72,13 +73,8 @@ class PeerServer:
     @property
     def address(self) -> str:
         """Where it listens: ``host:port``; the host is this machine's name if it listens on all addresses."""
-        host, port = self._listener.getsockname()[:2]
-        return joined_address(socket.gethostname() if host in ("::", "0.0.0.0") else host, port)  # noqa: S104 (compared)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._listener.getsockname()[1])
+        is_any = self._host in ("::", "0.0.0.0")  # noqa: S104 (compared)
+        return joined_address(socket.gethostname() if is_any else self._host, self.port)
 
     def close(self) -> None:
         """Stop serving and join every thread; answers under way are cut."""

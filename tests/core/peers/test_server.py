@@ -187,3 +187,11 @@ def test_a_token_that_is_none_is_refused_and_not_shown(monkeypatch, token):
 def test_a_token_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
     with pytest.raises(OptionError, match="No such file"):
         token_of(str(tmp_path / "none"))
+
+
+def test_a_server_that_another_load_closes_still_tells_its_port_regression(tmp_path):
+    """A load that joined the peers meanwhile failed with EBADF."""
+    peer = PeerServer(str(tmp_path), "127.0.0.1", token=TOKEN)
+    port = peer.port
+    peer.close()
+    assert (peer.port, peer.address) == (port, f"127.0.0.1:{port}")
