@@ -106,6 +106,7 @@ sanitize: $(INSTALL_STAMP) test-packages clang-packages ## run the native tests,
 soak: $(INSTALL_STAMP) $(AZURITE_STAMP) ## draw more examples for property tests, load thousands of times through drawn faults and under rotating credentials
 	$(BIN)/pytest -n $(WORKERS) $(SHARING) -m hypothesis --hypothesis-profile=drawn
 	cd tests && PYTHONPATH=../examples ../$(BIN)/python -m faults.soak --loads 5000 --threads 8 $(ARGS)
+	cd tests && PYTHONPATH=../examples ../$(BIN)/python -m faults.soak --loads 500 --threads 3 --nodes 3 $(ARGS)
 	cd tests && for storage in s3 gs az chain; do \
 	  PYTHONPATH=../examples ../$(BIN)/python -m faults.rotating_credentials --storage $$storage || exit 1; done
 

@@ -125,7 +125,9 @@ class Fleet:
             number = self._loads
         parent = Path(tempfile.mkdtemp(prefix="fleet-"))
         folders = [parent / f"{self._seed}-{number}-{node}" for node in range(self._nodes)]
-        peers, options = _free_addresses(self._nodes), replace(OPTIONS, block_deadline_s=patience_s)
+        # A request without an answer is sent again long before ten seconds are over: then 500 is final for an object.
+        options = replace(OPTIONS, block_deadline_s=patience_s, first_byte_timeout_s=5)
+        peers = _free_addresses(self._nodes)
 
         def one(folder: Path) -> Loaded | None:
             drawn = random.Random(f"{folder.name}-load")
