@@ -245,7 +245,7 @@ def with_cache(
     read = CachedReads(plan, [*objects, *files], table)
     peers = next((each.cache.peers for number in trusted if (each := objects[number]).cache is not None), None)
     if peers is not None:
-        read = _with_peers(read, peers, rows, may_hold_back=may_hold_back and not plan.cuda_devices)
+        read = _with_peers(read, peers, rows, may_hold_back=may_hold_back)
     if not read.table and read.guide is None:
         return CachedReads(plan, objects)
     return read._replace(plan=plan_reads(rows, coalesce_gap_bytes, held_back=set(read.held_back)))

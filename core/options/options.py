@@ -129,6 +129,8 @@ class Options:
             the environment names some. Automatic: none.
         max_serving_bytes_per_second: Maximum number of bytes that this process sends to its peers in a second, for the
             sake of others on the same network. Automatic: no limit.
+        prefer: What a load with peers goes by. ``"speed"``: peers give what they hold, and so does the storage where
+            it is faster. ``"egress"``: the storage gives only what no peer gives. Automatic: ``"speed"``.
         share: ``"node"``: processes of this user on this machine that load the same checkpoint from a network at the
             same time read each byte once between them. ``"off"``: each process reads for itself. Automatic: ``"node"``
             in processes that were launched together (torchrun, vLLM, SGLang, MPI), for loads of 64 MiB and more.
@@ -174,6 +176,7 @@ class Options:
     trace: str | os.PathLike[str] | None = _path("file", "it takes up to a fiftieth of the time")  # noqa: RUF009 (as the others)
     peers: str | Sequence[str] | None = _addresses("only the user knows which machines load the same")
     max_serving_bytes_per_second: int | None = _knob(64 * KIB, TIB, "bytes/s", "only the user knows the neighbours")
+    prefer: str | None = _choice("speed", "egress", reason="only the user knows what bytes of the storage cost")
     share: str | None = _choice("node", "off", reason="only the user knows which processes load the same checkpoint")
 
     def __post_init__(self) -> None:

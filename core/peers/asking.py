@@ -14,7 +14,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from threading import Lock, Thread
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from streamer.core.engine.plan import Found, Missing
 from streamer.core.peers.discovery import split_address
 from streamer.core.peers.names import wire_name
-from streamer.core.peers.server import HELD, OBJECTS, PeerServer
+from streamer.core.peers.server import COMING, HELD, OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
 ANSWER_S = 0.8  # of all together; a peer on the same network needs some milliseconds
@@ -30,7 +30,7 @@ MOST_LATE = 2  # a peer that is late so often is not asked again in this load
 MOST_ASKED = 64  # of a thousand peers, some hold what is wanted
 RUN_BYTES = 8 << 20  # a request for many small tensors is one request
 LEAST_BYTES = 1 << 20  # the storage gives less than this as quickly as peers say what they hold
-LEAST_DIVIDED_BYTES = 32 << 20  # one node alone reads less than this as quickly
+LEAST_GUIDED_BYTES = 32 << 20  # less than this comes before a speed is measured
 MOST_ANSWER_BYTES = 64 << 20
 DIRECT = "direct:"  # to the engine: no proxy, whatever the environment names (native/net/proxy.h)
 
@@ -41,6 +41,7 @@ class Answer(NamedTuple):
     peer: str  # a name that the peer gave itself when it started
     is_loading: bool  # whether it loads one of the objects now
     crcs: Sequence[int | None]  # of each range, in the order of the question
+    coming: Collection[int]  # positions of ranges that it reads from the storage now
 
 
 class Peers:
@@ -50,33 +51,28 @@ class Peers:
         addresses: Where they are.
         token: What they all have.
         server: The server of this process, or None if it serves nobody.
+        saves_egress: Whether the storage gives only what no peer gives, even if it is the faster one.
     """
 
-    def __init__(self, addresses: Sequence[str], token: str, server: PeerServer | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[str], token: str, server: PeerServer | None = None, *, saves_egress: bool = False
+    ) -> None:
         few = random.sample(addresses, MOST_ASKED) if len(addresses) > MOST_ASKED else addresses
-        self._addresses, self._token, self.server = list(few), token, server
+        self._addresses, self._token, self.server, self.saves_egress = list(few), token, server, saves_egress
         self._received: Counter[str] = Counter()
         self._late: Counter[str] = Counter()  # how often a peer has not answered in time
 
     def found(self, missing: Sequence[Missing], *, may_hold_back: bool) -> Found:
-        """Ask the peers which ranges they hold. The nodes that load divide the ranges that no peer holds."""
+        """Ask the peers which ranges they hold; if the ranges may be held back, a guide asks during the load."""
         size_bytes = sum(each.end - each.begin for each in missing)
         if size_bytes < LEAST_BYTES or not self._addresses:
             return Found([], [None] * len(missing))
-        names = [*self.names_of(missing).values()]
-        if self.server is not None:  # before the question: of two that begin together, one at least knows of the other
-            self.server.begin(names)
-        answers = self.ask(missing)
-        offers = offers_of(missing, answers)
-        is_divided = may_hold_back and self.server is not None and None in offers and size_bytes >= LEAST_DIVIDED_BYTES
-        if self.server is not None and not is_divided:
-            self.server.finish(names)
-        if not is_divided:
-            return Found(list(answers), offers)
-        from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (only for what no peer holds)
+        if may_hold_back and size_bytes >= LEAST_GUIDED_BYTES:
+            from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (only for large loads)
 
-        left = [each for each, offer in zip(missing, offers, strict=True) if offer is None]
-        return Found(self._addresses, offers, LoadGuide(self, missing, left))
+            return Found(self._addresses, [None] * len(missing), LoadGuide(self, missing))
+        answers = self.ask(missing)
+        return Found(list(answers), offers_of(missing, answers))
 
     def source(self, address: str, digest: str) -> HttpSource:
         """Return the source of an object at a peer."""
@@ -108,9 +104,14 @@ class Peers:
             with suppress(OSError, ValueError, KeyError, http.client.HTTPException, RecursionError):
                 told = _told(address, body, self._token)
                 crcs = {name: iter(_checked(told["objects"][name], len(each))) for name, each in objects.items()}
+                said = [next(crcs[name_of[each.digest]]) for each in missing]
                 peer, loading = told.get("peer"), told.get("loading")
-                is_loading = isinstance(loading, list) and any(name in objects for name in loading if type(name) is str)
-                answer = Answer(str(peer)[:64], is_loading, [next(crcs[name_of[each.digest]]) for each in missing])
+                answer = Answer(
+                    str(peer)[:64],
+                    isinstance(loading, list) and any(name in objects for name in loading if type(name) is str),
+                    [None if each == COMING else each for each in said],
+                    {position for position, each in enumerate(said) if each == COMING},
+                )
                 with lock:
                     found[address] = answer
 
@@ -178,6 +179,6 @@ def _told(address: str, body: str, token: str) -> Mapping[str, Any]:
 
 def _checked(crcs: Any, count: int) -> list[int | None]:
     is_list = isinstance(crcs, list) and len(crcs) == count
-    if is_list and all(each is None or (type(each) is int and 0 <= each < 1 << 32) for each in crcs):
+    if is_list and all(each is None or (type(each) is int and COMING <= each < 1 << 32) for each in crcs):
         return list(crcs)
     raise ValueError("no answer")

@@ -1,153 +1,263 @@
-"""Divides among the nodes that load the same what none of them holds: each reads its part from the storage.
+"""Decides during a load who gives which bytes: which peer, or the storage.
 
-What nobody holds is held back in the engine. A thread asks the peers again and again, releases what one of them holds
-by now to be read from there, and releases the own part to the storage, bit by bit: about a second of work ahead. So the
-parts follow the nodes that come and go, and a node that begins first does not read everything. The parts are runs of
-neighbouring bytes, by rendezvous hashing over the nodes that load, with equal numbers of runs. Guarantees: every item
-is released; if the others stop making progress, or the storage is the faster one, to the storage.
+Everything that the own cache lacks is held back in the engine. A thread asks the peers again and again what they hold,
+and releases to each of them, and to the storage, about half a second of work at the speed of each. So a slow peer gets
+little to do, and one that dies leaves little to repeat.
+
+What nobody holds is divided among the nodes that load the same: each reads its part from the storage, and tells the
+others, which wait for it. The parts are runs of neighbouring bytes, by rendezvous hashing over these nodes, with equal
+numbers of runs. They follow the nodes that come and go.
+
+What peers hold, or are to read, the storage gives, too, if it is the faster one. A node without a part of its own reads
+up to `PROBED` of the load from the storage to measure it. If bytes of the storage cost money (`prefer="egress"`), it
+gives only what peers do not give.
+
+Guarantees: every item is released, to a peer that says it holds it, or to the storage.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from streamer import _native
 from streamer.core.conditions import Event
 from streamer.core.engine.plan import Missing
-from streamer.core.peers.asking import offers_of
+from streamer.core.peers.flow import Flow
 
 if TYPE_CHECKING:
     from streamer import _native
-    from streamer.core.peers.asking import Peers
+    from streamer.core.peers.asking import Answer, Peers
 
-LOOK_S = 0.05  # between two looks at how far the storage is
-ASK_S = 0.25  # between two questions to the peers
+LOOK_S = 0.02  # between two looks at what has arrived
+ASK_S = 0.25  # between two questions to the peers; longer if there is much to ask
 PATIENCE_S = 2.0  # for their answers, and without any progress of them
-LEAST_AHEAD_BYTES = 16 << 20  # released to the storage ahead of what has arrived
-AHEAD_S = 1.0  # the same, as time at the speed so far
-PART_BYTES = 8 << 20  # of a run; larger if there were more than `MOST_PARTS`
-MOST_PARTS = 1024
+MEASURE_S = 0.3  # a speed says something after this
+LEAST_AHEAD_BYTES = 16 << 20  # released to the storage ahead of what has arrived, at least; to a peer, one run
+RUN_BYTES = 4 << 20  # larger if there were more than `MOST_RUNS`
+MOST_RUNS = 1024
+PROBED = 1 / 32
+WIN_BACKS = 3  # so often a peer that has failed is read again
+
+Offered: TypeAlias = tuple[Missing, int]  # with the CRC32C that a peer told; 0 for the storage
 
 
 class LoadGuide:
     """The guide of one session; see the module's docstring."""
 
-    def __init__(self, peers: Peers, missing: Sequence[Missing], left: Sequence[Missing]) -> None:
-        assert peers.server is not None
-        self._peers, self._server = peers, peers.server
-        self._names = [*peers.names_of(missing).values()]
-        self._pending = {each.item: each for each in left}
-        part_bytes = max(PART_BYTES, sum(each.end - each.begin for each in missing) // MOST_PARTS)
-        self._part_of = {  # of all that nodes may lack, so that all of them make the same parts
-            each.item: f"{each.digest}/{each.begin // part_bytes}" for each in missing
-        }
-        self._own = {each.number for each in missing}  # the objects
-        self._released_bytes = 0  # to the storage
-        # When how many bytes were pending
-        self._progress = deque([(time.monotonic(), sum(each.end - each.begin for each in left))])
+    def __init__(self, peers: Peers, missing: Sequence[Missing]) -> None:
+        self._peers, self._missing = peers, missing
+        self._pending = {each.item: each for each in missing}
+        self._name = peers.server.name if peers.server else secrets.token_hex(8)
+        self._name_of = peers.names_of(missing)
+        self._claims = peers.server.begin(self._name_of.values()) if peers.server else None
+        self._held: set[int] = set()  # items that peers hold
+        self._queues: dict[str, deque[Offered]] = {}  # what each peer can give
+        self._mine: deque[Offered] = deque()  # what this node is to read from the storage
+        self._spare: deque[Offered] = deque()  # what it may read from there besides
+        self._owner: dict[str, str] = {}  # the node of each run
+        self._nodes: set[str] = set()
+        self._news: deque[tuple[Sequence[Missing], Mapping[str, Answer]]] = deque()
         self._ended = Event()
         self._thread = Thread(target=self._run, name="streamer-guide", daemon=True)
 
     def start(self, engine: _native.Session, source_of: Mapping[tuple[int, str], int]) -> None:
         """Begin to release."""
         self._engine, self._source_of = engine, source_of
-        self._began, self._before = time.monotonic(), self._stored_bytes()
+        sources: defaultdict[str, set[int]] = defaultdict(set)
+        for (_, address), source in source_of.items():
+            sources[address].add(source)
+        self._storage = Flow({each.number for each in self._missing}, LEAST_AHEAD_BYTES)
+        self._flows = {address: Flow(each) for address, each in sources.items()}
+        self._failures = dict.fromkeys(sources, 0)
+        self._given = deque([(time.monotonic(), 0)])  # when peers had given how many bytes
         self._thread.start()
 
     def end(self) -> None:
         """Stop; what is not released then is not wanted any more."""
         if not self._ended.is_set():
             self._ended.set()
-            self._server.finish(self._names)
+            if self._peers.server and self._claims is not None:
+                self._peers.server.finish(self._claims)
         if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            asked, mine = -ASK_S, list[Missing]()
-            while self._pending and not self._ended.wait(LOOK_S if asked > 0 else 0):
-                if time.monotonic() - asked >= ASK_S:
-                    mine = self._ask_again()
-                    asked = time.monotonic()
-                self._top_up(mine)
+            self._learn(self._missing, self._peers.ask(self._missing))
+            asked_at, pause_s, is_asking = time.monotonic(), ASK_S, False
+            while self._pending and not self._ended.is_set():
+                if self._news:
+                    self._learn(*self._news.popleft())
+                    pause_s, is_asking = max(ASK_S, 4 * (time.monotonic() - asked_at)), False
+                elif not is_asking and time.monotonic() >= asked_at + pause_s:
+                    asked_at, is_asking = time.monotonic(), self._ask_again()
+                self._look()
+                self._top_up()
+                self._ended.wait(LOOK_S)
         finally:  # whatever happens here, no item stays behind
-            self._release((each, each.number, 0) for each in list(self._pending.values()))
+            self._release(self._storage, [(each, 0) for each in self._pending.values()])
 
-    def _ask_again(self) -> list[Missing]:
-        """Release what peers hold by now; return the own part of the rest."""
-        pending = list(self._pending.values())
-        answers = self._peers.ask(pending, PATIENCE_S)
-        offers = zip(pending, offers_of(pending, answers), strict=True)
-        self._release(
-            (each, self._source_of[each.number, offer[0]], offer[1]) for each, offer in offers if offer is not None
-        )
-        left = list(self._pending.values())
-        now, left_bytes = time.monotonic(), sum(each.end - each.begin for each in left)
-        self._progress.append((now, left_bytes))
-        while len(self._progress) > 2 and self._progress[1][0] < now - PATIENCE_S:
-            self._progress.popleft()
-        others = {answer.peer for answer in answers.values() if answer.is_loading}
-        owner = owners(sorted({*self._part_of.values()}), {*others, self._server.name})
-        mine = [each for each in left if owner[self._part_of[each.item]] == self._server.name]
-        if mine or not left or not self._is_late(left_bytes, now):
-            return mine
-        return left[::-1]  # the others begin with the first
+    def _ask_again(self) -> bool:
+        """Ask about what no peer held, in a thread of its own, because some may be slow to answer."""
+        asked = [each for item, each in self._pending.items() if item not in self._held]
 
-    def _is_late(self, left_bytes: int, now: float) -> bool:
-        """Whether the storage gives the rest earlier than the peers come to hold it."""
-        (since, before), elapsed_s = self._progress[0], max(now - self._began, 1e-3)
-        if now - since < PATIENCE_S:
-            return False
-        speed = (before - left_bytes) / (now - since)
-        own_speed = (self._stored_bytes() - self._before) / elapsed_s
-        return own_speed > 2 * speed or speed == 0
+        def ask() -> None:
+            self._news.append((asked, self._peers.ask(asked, PATIENCE_S)))
 
-    def _top_up(self, mine: list[Missing]) -> None:
-        stored_bytes = self._stored_bytes() - self._before
-        elapsed_s = max(time.monotonic() - self._began, LOOK_S)
-        ahead_bytes = max(LEAST_AHEAD_BYTES, AHEAD_S * stored_bytes / elapsed_s)
-        chosen, size_bytes = [], self._released_bytes - stored_bytes
-        for each in mine:
-            if size_bytes >= ahead_bytes:
-                break
-            size_bytes += each.end - each.begin
-            chosen.append((each, each.number, 0))
-        del mine[: len(chosen)]
-        self._released_bytes += sum(each.end - each.begin for each, _, _ in chosen)
-        self._release(chosen)
+        if asked:
+            Thread(target=ask, name="streamer-ask", daemon=True).start()
+        return bool(asked)
 
-    def _stored_bytes(self) -> int:
-        landed = self._engine.landed_bytes()
-        return sum(landed[number] for number in self._own)
+    def _learn(self, asked: Sequence[Missing], answers: Mapping[str, Answer]) -> None:
+        """Queue what peers hold, and choose the own part of the rest."""
+        answers = self._readable(answers)
+        offered: defaultdict[str, list[Offered]] = defaultdict(list)
+        mine, left = list[Missing](), list[Missing]()
+        for position, each in enumerate(asked):
+            crcs = {where: crc for where, told in answers.items() if (crc := told.crcs[position]) is not None}
+            if len({*crcs.values()}) == 1:
+                self._held.add(each.item)
+                for address, crc in crcs.items():
+                    offered[address].append((each, crc))
+            elif crcs:  # they disagree, so that none of them can be believed
+                mine.append(each)
+            elif not any(position in told.coming for told in answers.values()):
+                left.append(each)
+        for address, items in offered.items():
+            self._queues.setdefault(address, deque()).extend(self._shuffled(items, address))
+        nodes = {self._name, *(told.peer for told in answers.values() if told.is_loading)}
+        if nodes != self._nodes:
+            self._nodes, self._owner = nodes, owners(sorted({*self._run_of.values()}), nodes)
+        mine += [each for each in left if self._owner[self._run_of[each.item]] == self._name]
+        self._mine = deque(self._shuffled([(each, 0) for each in mine], self._name))
 
-    def _release(self, items: Iterable[tuple[Missing, int, int]]) -> None:
+    def _readable(self, answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
+        """Leave out the answers of peers that failed. One that had no processor for a moment is read again."""
+        lost = {*self._engine.lost_peers()}
+        for address in answers:
+            flow = self._flows[address]
+            if flow.sources & lost and flow.has_given and self._failures[address] < WIN_BACKS:
+                self._failures[address] += 1
+                self._flows[address] = Flow(flow.sources, landed_bytes=self._engine.landed_bytes())
+                for source in flow.sources:
+                    self._engine.win_back(source)
+        lost = {*self._engine.lost_peers()}
+        return {address: answer for address, answer in answers.items() if not self._flows[address].sources & lost}
+
+    def _shuffled(self, items: Iterable[Offered], name: str) -> list[Offered]:
+        """Order runs by chance, each time the same for a name, so that not all nodes begin with the same run."""
+        runs: defaultdict[str, list[Offered]] = defaultdict(list)
+        for each in items:
+            runs[self._run_of[each[0].item]].append(each)
+        return [each for run in sorted(runs, key=lambda run: _rank(run, name)) for each in runs[run]]
+
+    @cached_property
+    def _run_of(self) -> dict[int, str]:
+        """The run of each item, the same on each node that loads these objects."""
+        ends: defaultdict[str, int] = defaultdict(int)
+        for each in self._missing:
+            ends[each.digest] = max(ends[each.digest], each.end)
+        run_bytes = max(RUN_BYTES, sum(ends.values()) // MOST_RUNS)
+        return {each.item: f"{each.digest}/{each.begin // run_bytes}" for each in self._missing}
+
+    @cached_property
+    def _probed_bytes(self) -> float:
+        return max(LEAST_AHEAD_BYTES, PROBED * sum(each.end - each.begin for each in self._missing))
+
+    def _look(self) -> None:
+        """See what has arrived, and which peers are lost."""
+        now, landed_bytes, lost = time.monotonic(), self._engine.landed_bytes(), {*self._engine.lost_peers()}
+        self._storage.look(now, landed_bytes)
+        given_bytes = sum(flow.look(now, landed_bytes) for flow in self._flows.values())
+        self._given.append((now, self._given[-1][1] + given_bytes))
+        while len(self._given) > 2 and self._given[1][0] < now - PATIENCE_S:
+            self._given.popleft()
+        gone = [address for address in self._queues if self._flows[address].sources & lost]
+        for address in gone:
+            del self._queues[address]
+        if gone:
+            self._held = {each.item for queue in self._queues.values() for each, _ in queue}
+
+    def _top_up(self) -> None:
+        """Release to each peer, and to the storage, as much as there is room for."""
+        for address, queue in self._queues.items():
+            flow = self._flows[address]
+            self._release(flow, self._taken(queue, flow.room_bytes), address)
+        if self._mine:
+            self._release(self._storage, self._taken(self._mine, self._storage.room_bytes))
+        else:
+            room_bytes = self._spare_room_bytes()
+            self._release(self._storage, self._taken(self._spare, room_bytes))
+
+    def _spare_room_bytes(self) -> float:
+        """How much of what others hold, or are to read, the storage is to give: much if it is the faster one."""
+        (since, before), (now, after) = self._given[0], self._given[-1]
+        speed = (after - before) / max(now - since, LOOK_S)
+        is_stuck = after == before and now - since >= PATIENCE_S
+        is_faster = is_stuck or (now - since >= MEASURE_S and self._storage.speed > speed)
+        if is_faster and not self._spare:
+            # What others read now, they give soon
+            is_much_faster = is_stuck or self._storage.speed > 2 * speed
+            spare = [(each, 0) for item, each in self._pending.items() if is_much_faster or item in self._held]
+            self._spare = deque(self._shuffled(spare, self._name))
+        if is_stuck or (is_faster and not self._peers.saves_egress):
+            return self._storage.room_bytes
+        left_bytes = self._probed_bytes - self._storage.released_bytes
+        is_worth_it = not self._storage.is_waited_for and 4 * self._storage.speed >= speed
+        if self._peers.saves_egress or not is_worth_it:
+            return 0
+        return min(left_bytes, max(LEAST_AHEAD_BYTES, self._storage.released_bytes))
+
+    def _taken(self, queue: deque[Offered], room_bytes: float) -> list[Offered]:
+        """Take whole runs from a queue, until the room is used."""
+        taken, run = list[Offered](), None
+        while queue and (room_bytes > 0 or self._run_of[queue[0][0].item] == run):
+            each, crc = queue.popleft()
+            if each.item in self._pending:
+                taken.append((each, crc))
+                run = self._run_of[each.item]
+                room_bytes -= each.end - each.begin
+        return taken
+
+    def _release(self, flow: Flow, items: Iterable[Offered], address: str | None = None) -> None:
+        """Release items to a peer, or else to the storage; the others are told that this node reads them."""
         table = array("q")
-        for each, source, crc in items:
-            if self._pending.pop(each.item, None) is not None:
-                table.extend((each.item, source, crc))
+        for each, crc in items:
+            if self._pending.pop(each.item, None) is None:
+                continue
+            flow.released_bytes += each.end - each.begin
+            source = each.number if address is None else self._source_of[each.number, address]
+            table.extend((each.item, source, crc))
+            if address is None and self._claims is not None:
+                self._claims[self._name_of[each.digest]].add((each.begin, each.end))
         if table:
             self._engine.release(table)
 
 
-def owners(parts: Sequence[str], nodes: Iterable[str]) -> dict[str, str]:
-    """Choose a node for each part, the same on each node: by rendezvous hashing, with equal numbers of parts.
+def owners(runs: Sequence[str], nodes: Iterable[str]) -> dict[str, str]:
+    """Choose a node for each run, the same on each node: by rendezvous hashing, with equal numbers of runs.
 
     Example:
         >>> owners(["a", "b", "c"], ["x"])
         {'a': 'x', 'b': 'x', 'c': 'x'}
     """
     names = sorted(nodes)
-    most = -(-len(parts) // len(names))
+    most = -(-len(runs) // len(names))
     room = dict.fromkeys(names, most)
     chosen = {}
-    for part in parts:
-        ranked = sorted(names, key=lambda name: hashlib.blake2b(f"{part} {name}".encode(), digest_size=8).digest())
-        chosen[part] = next(name for name in ranked if room[name])
-        room[chosen[part]] -= 1
+    for run in runs:
+        chosen[run] = next(name for name in sorted(names, key=lambda name: _rank(run, name)) if room[name])
+        room[chosen[run]] -= 1
     return chosen
+
+
+def _rank(run: str, name: str) -> bytes:
+    return hashlib.blake2b(f"{run} {name}".encode(), digest_size=8).digest()

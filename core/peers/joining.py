@@ -33,7 +33,8 @@ def join_peers(cache: Cache, settings: Settings) -> None:
     if all(each.cache is None for each in cache.objects):
         return
     server = _serving(os.fspath(settings.cache_dir), settings, token)
-    peers = Peers(addresses_of(settings.peers, None if server is None else server.port), token, server)
+    addresses = addresses_of(settings.peers, None if server is None else server.port)
+    peers = Peers(addresses, token, server, saves_egress=settings.prefer == "egress")
     cache.peers = peers
     for each in cache.objects:
         if each.cache is not None:

@@ -17,12 +17,11 @@ import re
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from threading import Lock, Semaphore, Thread
-from typing import Any
+from typing import Any, TypeAlias
 
 from streamer import _native
 from streamer.core.cache.folder import DATA, CacheFolder
@@ -37,8 +36,12 @@ IDLE_S = 5.0  # clients keep connections for their next load, and others may wai
 CHUNK_BYTES = 4 << 20  # given to the kernel at a time; less if the rate is limited
 RESCAN_S = 0.2  # between two looks at which objects the folder has
 HELD, OBJECTS = "/v1/held", "/v1/objects/"
+COMING = -1  # in the place of a CRC32C: the peer reads this range from the storage now
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _NAME = re.compile(r"[0-9a-f]{64}")
+
+
+Claims: TypeAlias = dict[str, set[tuple[int, int]]]  # the ranges of each object that a load reads from the storage
 
 
 class PeerServer:
@@ -60,7 +63,7 @@ class PeerServer:
         self.token, self.rate, self.sent_bytes = token, _Rate(max_bytes_per_second), 0
         self.name = secrets.token_hex(8)  # the same in all answers of this server, and in no other's
         self._held = _Held(cache_dir, token)
-        self._loading: Counter[str] = Counter()
+        self._claims: list[Claims] = []
         self._listener = _listener(host, port)
         self._host, self.port = self._listener.getsockname()[:2]  # a closed one has none
         self.closing = Event()
@@ -96,20 +99,29 @@ class PeerServer:
 
     def held(self, question: Any) -> dict[str, Any]:
         """Answer which ranges are there, a list of CRC32C for each object, and which objects are loaded here now."""
-        objects = {name: self._held.checksums(name, ranges) for name, ranges in _checked(question).items()}
         with self._lock:
-            loading = [name for name in objects if self._loading[name] > 0]
+            loads = list(self._claims)
+        objects = {}
+        for name, ranges in _checked(question).items():
+            claims = [claims[name] for claims in loads if name in claims]
+            objects[name] = [
+                COMING if crc is None and any(each in claimed for claimed in claims) else crc
+                for each, crc in zip(ranges, self._held.checksums(name, ranges), strict=True)
+            ]
+        loading = [name for name in objects if any(name in claims for claims in loads)]
         return {"objects": objects, "peer": self.name, "loading": loading}
 
-    def begin(self, names: Iterable[str]) -> None:
-        """Note that a load of this process reads objects, and so takes a part of them from the storage."""
+    def begin(self, names: Iterable[str]) -> Claims:
+        """Note that a load of this process reads objects; it adds what it reads from the storage to the result."""
+        claims: Claims = {name: set() for name in names}
         with self._lock:
-            self._loading.update(names)
+            self._claims.append(claims)
+        return claims
 
-    def finish(self, names: Iterable[str]) -> None:
+    def finish(self, claims: Claims) -> None:
         """Note the end of such a load."""
         with self._lock:
-            self._loading.subtract(names)
+            self._claims = [each for each in self._claims if each is not claims]
 
     def opened(self, name: str) -> tuple[Any, int] | None:
         """Open the file of an object, and return it with its size; None if there is no such object."""

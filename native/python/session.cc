@@ -286,6 +286,8 @@ void register_session(py::module_& module) {
       .def("stats", &stats_of)
       .def("peer_bytes", &Session::peer_bytes)
       .def("landed_bytes", &Session::landed_bytes)
+      .def("lost_peers", &Session::lost_peers)
+      .def("win_back", &Session::win_back, py::arg("source"))
       .def("take_trace", &take_trace)
       .def("outages", &Session::outages)
       .def("close", &Session::close, released());

@@ -3,7 +3,7 @@
 //
 // Guarantees: an item counts as right only if every byte of it was read and its CRC32C is the
 // recorded one. In every other case it is read from its object, once. A peer that failed is lost
-// for the rest of the load.
+// until it is won back; one that gave wrong bytes stays lost.
 //
 // add(), holds() and is_lost() are thread-safe. The scheduler calls all other functions under its
 // lock.
@@ -47,6 +47,15 @@ class CachedItems {
   std::uint64_t crc(std::uint32_t item) { return ledger_.pieces(item).front().value; }
   // Gives up all sources of the server of this one, which holds() items.
   void lose(std::uint32_t source) { lost_[server_of(source)] = true; }
+  // The same for a server that gave wrong bytes.
+  void distrust(std::uint32_t source) {
+    lose(source);
+    liars_.insert(server_of(source));
+  }
+  // Lets a lost server be read again, unless it gave wrong bytes.
+  void win_back(std::uint32_t source) {
+    if (!liars_.contains(server_of(source))) lost_[server_of(source)] = false;
+  }
   // Makes the item an ordinary one, which is no longer read from the cache.
   void leave(std::uint32_t item) { origins_.erase(item); }
 
@@ -58,6 +67,7 @@ class CachedItems {
   const std::vector<std::uint32_t> servers_;        // by source
   std::set<std::uint32_t> files_;                   // sources that are files of a cache
   std::vector<std::atomic<bool>> lost_;             // by server
+  std::set<std::uint32_t> liars_;                   // servers
   std::map<std::uint32_t, std::uint32_t> origins_;  // by item
   std::set<std::uint32_t> damaged_;                 // damaged items
   DigestLedger ledger_;

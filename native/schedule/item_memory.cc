@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <stdexcept>
+#include <unordered_set>
 #include <utility>
 
 namespace streamer {
@@ -17,15 +18,20 @@ constexpr std::uint64_t kLeastPrepared = 256 << 10;
 }  // namespace
 
 ItemMemory::ItemMemory(std::vector<Item>& items, const DeliveryQueue& queue,
-                       std::uint64_t limit_bytes)
+                       std::uint64_t limit_bytes, const std::vector<std::uint32_t>& unwanted)
     : items_(items), queue_(queue), budget_(limit_bytes), memory_(items.size()) {
   arena_.join(limit_bytes);
+  const std::unordered_set<std::uint32_t> later(unwanted.begin(), unwanted.end());
   for (std::uint32_t index = 0; index < items.size(); ++index) {
-    const Item& item = items[index];
-    if (item.device == kHost || item.target != nullptr || item.size() == 0) continue;
-    queue_of(item).items.push_back(index);
+    if (!later.contains(index)) want(index);
   }
-  if (!queues_.empty()) is_asked_.resize(items.size());
+}
+
+void ItemMemory::want(std::uint32_t index) {
+  const Item& item = items_[index];
+  if (item.device == kHost || item.target != nullptr || item.size() == 0) return;
+  queue_of(item).items.push_back(index);
+  is_asked_.resize(items_.size());
 }
 
 ItemMemory::~ItemMemory() { release(); }

@@ -22,8 +22,10 @@ namespace streamer {
 
 class ItemMemory {
  public:
-  // Sets the targets of `items`. Both `items` and `queue` must outlive this object.
-  ItemMemory(std::vector<Item>& items, const DeliveryQueue& queue, std::uint64_t limit_bytes);
+  // Sets the targets of `items`. Both `items` and `queue` must outlive this object. Items of
+  // `unwanted` get no memory before want().
+  ItemMemory(std::vector<Item>& items, const DeliveryQueue& queue, std::uint64_t limit_bytes,
+             const std::vector<std::uint32_t>& unwanted = {});
   ~ItemMemory();
   ItemMemory(const ItemMemory&) = delete;
   ItemMemory& operator=(const ItemMemory&) = delete;
@@ -41,6 +43,8 @@ class ItemMemory {
   void prepare(const Item& item) { arena_.prepare(item.size(), item.begin); }
   void trim() { arena_.trim(); }  // call after the allocation, also without that lock
 
+  // Makes an item of `unwanted` one that gets memory, after the others.
+  void want(std::uint32_t item);
   // Requests memory from the consumer, as far as the limit allows.
   void ask();
   bool has_asked() const { return !to_ask_.empty(); }

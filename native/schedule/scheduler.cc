@@ -17,7 +17,7 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
       cached_(plan_, options.server_of_source),
       missing_bytes_(plan_.items.size()),
       queue_(plan_.items.size(), options.in_item_order),
-      memory_(plan_.items, queue_, options.memory_limit_bytes),
+      memory_(plan_.items, queue_, options.memory_limit_bytes, plan_.held_back),
       rate_(options.max_bytes_per_second),
       landed_bytes_(lane_of_source.size()) {
   std::map<Queue, std::vector<Span>> spans;

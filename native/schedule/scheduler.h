@@ -105,6 +105,10 @@ class Scheduler {
   // --- the guide of a load with peers, on any thread ---
   // Hands out held-back items, each to be read from the given source. Others are ignored.
   void release(std::vector<ReleasedItem> items);
+  // Returns the peers' sources that are not read any more, because a read of their server failed.
+  std::vector<std::uint32_t> lost_peers();
+  // Lets the server of a lost source be read again, unless it gave wrong bytes.
+  void win_back(std::uint32_t source);
 
   // --- the sinks of devices ---
   // Records that the block's bytes are on its device, and that its slot was given back.
@@ -137,7 +141,7 @@ class Scheduler {
   SchedulerStats stats();
   // Returns the bytes of finished items that came from other machines' caches, by source.
   std::map<std::uint32_t, std::uint64_t> peer_bytes();
-  // Returns the bytes of finished blocks, by source.
+  // Returns the bytes that came, by source.
   std::vector<std::uint64_t> landed_bytes();
 
  private:
@@ -202,6 +206,7 @@ class Scheduler {
   bool needs_slot(std::int32_t device, std::uint32_t source) const;
   bool try_give_slot(Block& block, Search& search);
   void count_landed(Lane which, const Block& block);
+  void count_done(Lane which, const Block& block);
   void ask_for_memory();
   void limit_memory(std::uint64_t limit_bytes);
   void settle(Lane lane, std::uint32_t item);

@@ -7,11 +7,15 @@
 namespace streamer {
 
 void Scheduler::count_landed(Lane which, const Block& block) {
+  landed_bytes_[block.source] += block.size();
+  count_done(which, block);
+}
+
+void Scheduler::count_done(Lane which, const Block& block) {
   LaneQueue& lane = queue_of(which);
   --lane.in_flight;
   --in_flight_[block.device];
   stats_.bytes_landed += block.size();
-  landed_bytes_[block.source] += block.size();
   for (const Segment& segment : block.destinations) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;
@@ -31,7 +35,7 @@ void Scheduler::finish_damaged(Lane which, Block block) {
   const Locked lock(*this);
   cached_.note_damage(block);
   if (which == Lane::kHttp) cached_.lose(block.source);
-  count_landed(which, block);
+  count_done(which, block);
 }
 
 void Scheduler::settle(Lane lane, std::uint32_t item) {
@@ -79,7 +83,7 @@ void Scheduler::settle_cached(std::uint32_t item, std::uint32_t origin) {
     if (lane.is_finished()) lane.readers.note_work_for_all();
     return;
   }
-  if (is_of_peer) cached_.lose(source);
+  if (is_of_peer) cached_.distrust(source);
   ++stats_.cache_failures;
   ledger_.forget(item);
   seals_.forget(item);

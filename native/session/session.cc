@@ -245,15 +245,13 @@ std::map<std::uint32_t, std::uint64_t> Session::peer_bytes() {
   return state.scheduler ? state.scheduler->peer_bytes() : std::map<std::uint32_t, std::uint64_t>{};
 }
 
-std::vector<std::uint64_t> Session::landed_bytes() {
-  State& state = this->state();
-  return state.scheduler ? state.scheduler->landed_bytes() : std::vector<std::uint64_t>{};
-}
+std::vector<std::uint64_t> Session::landed_bytes() { return state().scheduler->landed_bytes(); }
 
-void Session::release(const std::vector<ReleasedItem>& items) {
-  State& state = this->state();
-  if (state.scheduler) state.scheduler->release(items);
-}
+void Session::release(const std::vector<ReleasedItem>& items) { state().scheduler->release(items); }
+
+std::vector<std::uint32_t> Session::lost_peers() { return state().scheduler->lost_peers(); }
+
+void Session::win_back(std::uint32_t source) { state().scheduler->win_back(source); }
 
 SessionStats Session::stats() {
   State& state = this->state();

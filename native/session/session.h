@@ -111,10 +111,11 @@ class Session {
   SessionStats stats();
   // Returns how many bytes of finished items came from the caches of other machines, by source.
   std::map<std::uint32_t, std::uint64_t> peer_bytes();
-  // Returns the bytes of finished blocks, by source.
+  // For the guide of a load with peers, see Scheduler. Call these only after start().
   std::vector<std::uint64_t> landed_bytes();
-  // Hands out items of the plan that were held back; see Scheduler::release().
   void release(const std::vector<ReleasedItem>& items);
+  std::vector<std::uint32_t> lost_peers();
+  void win_back(std::uint32_t source);
   // Returns the events so far and the number of dropped ones; see TraceLog::take().
   std::pair<std::vector<TraceEvent>, std::uint64_t> take_trace();
   // Returns the servers that the load waits for now.

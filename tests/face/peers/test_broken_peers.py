@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
-from servers.background import served
 from servers.one_file import one_file, place_of
+from servers.peer import peer_that
 
 import streamer
 from streamer import _native
@@ -22,52 +20,6 @@ TOKEN = "a-token-of-the-tests"
 TENSORS = {f"layer{number}": np.arange(number, number + 500_000, dtype=np.float32) for number in range(8)}
 DATA = save(TENSORS)
 SOON_S = 20.0  # on a busy machine; a load that waited for `stall_timeout_s` or an outage takes longer
-
-
-class Peer(ThreadingHTTPServer):
-    """Says that it holds everything, and then gives it as a test wants."""
-
-    request_queue_size = 128
-
-    def __init__(self, give, crc_of=lambda data: _native.crc("crc32c", data)) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.give, self.crc_of, self.given, self.ended = give, crc_of, 0, threading.Event()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
-
-    def handle_error(self, *_) -> None:
-        """Clients go away."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Peer
-
-    def log_message(self, *_) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["objects"]
-        crcs = {name: [self.server.crc_of(DATA[begin:end]) for begin, end in each] for name, each in asked.items()}
-        body = json.dumps({"objects": crcs}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        begin, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        self.server.given += 1
-        self.close_connection = True
-        self.server.give(self, begin, last + 1)
-
-    def head(self, begin: int, end: int, status: int = 206, length: int | None = None) -> None:
-        self.send_response(status)
-        self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(DATA)}")
-        self.send_header("Content-Length", str(end - begin if length is None else length))
-        self.end_headers()
 
 
 def flipped(peer, begin, end):
@@ -158,16 +110,6 @@ def token(monkeypatch):
     joining.leave_peers()
 
 
-@contextlib.contextmanager
-def peer_that(give, **how):
-    peer = Peer(give, **how)
-    with served(peer):
-        try:
-            yield peer
-        finally:
-            peer.ended.set()
-
-
 def load(storage, options, **how):
     uri, storage_options = place_of("s3", storage)
     with streamer.stream(uri, framework="np", storage_options=storage_options, options=options, **how) as stream:
@@ -180,7 +122,7 @@ def load(storage, options, **how):
 
 @pytest.mark.parametrize("give", GIVING)
 def test_what_a_broken_peer_gives_is_read_from_the_storage_at_once(give, tmp_path):
-    with one_file(data=DATA) as storage, peer_that(give) as peer:
+    with one_file(data=DATA) as storage, peer_that(give, DATA) as peer:
         options = streamer.Options(cache_dir=tmp_path / "own", peers=[peer.address])
         report = load(storage, options)
         assert peer.given > 0
@@ -201,7 +143,7 @@ def test_a_peer_that_lies_about_its_checksums_is_not_believed(tmp_path):
         peer.head(begin, end)
         peer.wfile.write(DATA[begin:end])
 
-    with one_file(data=DATA) as storage, peer_that(honest, crc_of=lying) as peer:
+    with one_file(data=DATA) as storage, peer_that(honest, DATA, crc_of=lying) as peer:
         assert load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address])).peer_bytes == {}
 
 
@@ -209,7 +151,11 @@ def test_peers_that_disagree_are_left_out(tmp_path):
     def lying(data):
         return _native.crc("crc32c", bytes(data)) ^ 1
 
-    with one_file(data=DATA) as storage, peer_that(flipped) as one, peer_that(flipped, crc_of=lying) as other:
+    with (
+        one_file(data=DATA) as storage,
+        peer_that(flipped, DATA) as one,
+        peer_that(flipped, DATA, crc_of=lying) as other,
+    ):
         load(storage, streamer.Options(cache_dir=tmp_path, peers=[one.address, other.address]))
         assert one.given == other.given == 0
 
@@ -218,7 +164,7 @@ def test_peers_that_disagree_are_left_out(tmp_path):
     "crc_of", [lambda _: "1", lambda _: -1, lambda _: 1 << 32, lambda _: 1.5, lambda _: [1], lambda _: True]
 )
 def test_an_answer_that_is_none_is_left_out(crc_of, tmp_path):
-    with one_file(data=DATA) as storage, peer_that(flipped, crc_of=crc_of) as peer:
+    with one_file(data=DATA) as storage, peer_that(flipped, DATA, crc_of=crc_of) as peer:
         load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address]))
         assert peer.given == 0
 
@@ -242,7 +188,7 @@ def test_a_peer_that_is_killed_in_the_middle_is_replaced_by_the_storage(tmp_path
 
 
 def test_a_broken_peer_does_not_cost_what_the_others_give(tmp_path):
-    with one_file(data=DATA) as storage, peer_that(silent) as broken:
+    with one_file(data=DATA) as storage, peer_that(silent, DATA) as broken:
         uri, storage_options = place_of("s3", storage)
         options = streamer.Options(cache_dir=tmp_path / "0")
         streamer.load(uri, framework="np", storage_options=storage_options, options=options)
