@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.02  # between two looks at what has arrived
 ASK_S = 0.25  # between two questions to the peers; longer if there is much to ask
-PATIENCE_S = 2.0  # for their answers, and without any progress of them
+PATIENCE_S = 2.0  # for their answers, and without any progress of them; at least
 MEASURE_S = 0.3  # a speed says something after this
 LEAST_AHEAD_BYTES = 16 << 20  # released to the storage ahead of what has arrived, at least; to a peer, one run
 RUN_BYTES = 4 << 20  # larger if there were more than `MOST_RUNS`
@@ -65,6 +65,7 @@ class LoadGuide:
         self._owner: dict[str, str] = {}  # the node of each run
         self._nodes: set[str] = set()
         self._news: deque[tuple[Sequence[Missing], Mapping[str, Answer]]] = deque()
+        self._pause_s = ASK_S
         self._ended = Event()
         self._thread = Thread(target=self._run, name="streamer-guide", daemon=True)
 
@@ -92,12 +93,12 @@ class LoadGuide:
     def _run(self) -> None:
         try:
             self._learn(self._missing, self._peers.ask(self._missing))
-            asked_at, pause_s, is_asking = time.monotonic(), ASK_S, False
+            asked_at, is_asking = time.monotonic(), False
             while self._pending and not self._ended.is_set():
                 if self._news:
                     self._learn(*self._news.popleft())
-                    pause_s, is_asking = max(ASK_S, 4 * (time.monotonic() - asked_at)), False
-                elif not is_asking and time.monotonic() >= asked_at + pause_s:
+                    self._pause_s, is_asking = max(ASK_S, 4 * (time.monotonic() - asked_at)), False
+                elif not is_asking and time.monotonic() >= asked_at + self._pause_s:
                     asked_at, is_asking = time.monotonic(), self._ask_again()
                 self._look()
                 self._top_up()
@@ -178,13 +179,18 @@ class LoadGuide:
         self._storage.look(now, landed_bytes)
         given_bytes = sum(flow.look(now, landed_bytes) for flow in self._flows.values())
         self._given.append((now, self._given[-1][1] + given_bytes))
-        while len(self._given) > 2 and self._given[1][0] < now - PATIENCE_S:
+        while len(self._given) > 2 and self._given[1][0] < now - self._patience_s:
             self._given.popleft()
         gone = [address for address in self._queues if self._flows[address].sources & lost]
         for address in gone:
             del self._queues[address]
         if gone:
             self._held = {each.item for queue in self._queues.values() for each, _ in queue}
+
+    @property
+    def _patience_s(self) -> float:
+        """How long others may give nothing: longer if their answers take long, as on machines that are busy."""
+        return max(PATIENCE_S, 2 * self._pause_s)
 
     def _top_up(self) -> None:
         """Release to each peer, and to the storage, as much as there is room for."""
@@ -201,11 +207,12 @@ class LoadGuide:
         """How much of what others hold, or are to read, the storage is to give: much if it is the faster one."""
         (since, before), (now, after) = self._given[0], self._given[-1]
         speed = (after - before) / max(now - since, LOOK_S)
-        is_stuck = after == before and now - since >= PATIENCE_S
+        is_late = now - since >= self._patience_s
+        is_stuck = is_late and after == before
         is_faster = is_stuck or (now - since >= MEASURE_S and self._storage.speed > speed)
         if is_faster and not self._spare:
             # What others read now, they give soon
-            is_much_faster = is_stuck or self._storage.speed > 2 * speed
+            is_much_faster = is_stuck or (is_late and self._storage.speed > 2 * speed)
             spare = [(each, 0) for item, each in self._pending.items() if is_much_faster or item in self._held]
             self._spare = deque(self._shuffled(spare, self._name))
         if is_stuck or (is_faster and not self._peers.saves_egress):
