@@ -14,6 +14,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -161,19 +162,15 @@ class Guide(Protocol):
         """Stop."""
 
 
-class Found(NamedTuple):
-    """What the peers of a load hold."""
-
-    addresses: Sequence[str]  # of the peers that may be read from
-    offers: Sequence[tuple[str, int] | None]  # for each missing range, the address of a holder and the CRC32C
-    guide: Guide | None = None  # holds all others back, and releases them; None to read them from the storage
-
-
 class Peers(Protocol):
     """The caches of other machines, for one load."""
 
-    def found(self, missing: Sequence[Missing], *, may_hold_back: bool) -> Found:
-        """Ask who holds what."""
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Where they are."""
+
+    def guide(self, missing: Sequence[Missing], *, in_item_order: bool) -> Guide | None:
+        """Return who decides during the load which of them gives what; None if it is not worth a question."""
 
     def source(self, address: str, digest: str) -> HttpSource:
         """Return the source of an object at a peer."""
@@ -225,7 +222,7 @@ class CachedReads(NamedTuple):
 
 
 def with_cache(
-    objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_bytes: int, *, may_hold_back: bool = False
+    objects: Sequence[SourceObject], plan: ReadPlan, coalesce_gap_bytes: int, *, in_item_order: bool = False
 ) -> CachedReads:
     """Look up the items of a plan."""
     trusted = [number for number, each in enumerate(objects) if _is_read_from_cache(each)]
@@ -245,42 +242,36 @@ def with_cache(
     read = CachedReads(plan, [*objects, *files], table)
     peers = next((each.cache.peers for number in trusted if (each := objects[number]).cache is not None), None)
     if peers is not None:
-        read = _with_peers(read, peers, rows, may_hold_back=may_hold_back)
+        read = _with_peers(read, peers, rows, in_item_order=in_item_order)
     if not read.table and read.guide is None:
         return CachedReads(plan, objects)
     return read._replace(plan=plan_reads(rows, coalesce_gap_bytes, held_back=set(read.held_back)))
 
 
-def _with_peers(read: CachedReads, peers: Peers, rows: list[Row], *, may_hold_back: bool) -> CachedReads:
-    """Read missing items from peers that hold them; what they give goes to the cache, too."""
-    objects, table = read.objects, read.table
+def _with_peers(read: CachedReads, peers: Peers, rows: list[Row], *, in_item_order: bool) -> CachedReads:
+    """Hold back missing items, and let a guide release them to peers or to the storage; all that comes is cached."""
+    objects = read.objects
     caches = {number: each.cache for number, each in enumerate(objects) if each.cache is not None}
     missing = [
         Missing(item, number, caches[number].digest, begin, end)
         for item, (number, begin, end, _, _) in enumerate(rows)
         if number in caches and begin < end and _is_read_from_cache(objects[number])
     ]
-    is_http = all(isinstance(objects[each.number].source, HttpSource) for each in missing)
-    found = peers.found(missing, may_hold_back=may_hold_back and is_http)
-    pairs = [
-        (number, address) for number in dict.fromkeys(each.number for each in missing) for address in found.addresses
-    ]
-    source_of = {pair: len(objects) + position for position, pair in enumerate(pairs)}
-    sources = [peers.source(address, caches[number].digest) for number, address in pairs]
-    of_peers = [
-        replace(objects[number], source=source, version="", compares_answers=False)
-        for (number, _), source in zip(pairs, sources, strict=True)
-    ]
-    held_back = []
-    for each, offer in zip(missing, found.offers, strict=True):
-        if offer is not None:
-            rows[each.item] = (source_of[each.number, offer[0]], *rows[each.item][1:])
-            table.extend((each.item, each.number, offer[1]))
-        elif found.guide is not None:
-            held_back.append(each.item)
-            caches[each.number].may_wait = True  # others wait for what this node reads
+    guide = peers.guide(missing, in_item_order=in_item_order)
+    if guide is None:
+        return read._replace(peers=peers)
+    source_of: dict[tuple[int, str], int] = {}
+    of_peers: list[SourceObject] = []
+    for number in dict.fromkeys(each.number for each in missing):
+        cache = caches[number]
+        given = replace(objects[number], version="", compares_answers=False, cache=copy(cache))
+        for address in peers.addresses:
+            source_of[number, address] = len(objects) + len(of_peers)
+            of_peers.append(replace(given, source=peers.source(address, cache.digest)))
+        cache.may_wait = True  # other nodes wait for what this one reads from the storage
+    held_back = [each.item for each in missing]
     return read._replace(
-        objects=[*objects, *of_peers], peers=peers, source_of=source_of, held_back=held_back, guide=found.guide
+        objects=[*objects, *of_peers], peers=peers, source_of=source_of, held_back=held_back, guide=guide
     )
 
 

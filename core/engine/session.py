@@ -16,7 +16,7 @@ from streamer import _native
 from streamer.core.bounds import bound_by
 from streamer.core.engine.native_errors import checksum_error, error_from_native, tampered_error
 from streamer.core.engine.native_session import Renewals, SourceObject, make_engine
-from streamer.core.engine.plan import CachedReads, Guide, ReadPlan, check_memory, with_cache
+from streamer.core.engine.plan import Guide, ReadPlan, check_memory, with_cache
 from streamer.core.engine.session_end import SessionEnd, SessionMemory, of_one_process
 from streamer.core.engine.tuning import choose_python_threads
 from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
@@ -78,7 +78,8 @@ class ReadSession:
         facts: Callable[[], dict[str, Any]] | None = dict,
     ) -> None:
         check_memory(plan, objects, name_of)
-        self._own_objects, self._cached = objects, _looked_up(objects, plan, settings, in_item_order)
+        self._own_objects = objects
+        self._cached = with_cache(objects, plan, settings.coalesce_gap_bytes, in_item_order=in_item_order)
         self._plan, self._objects = plan, objects = self._cached.plan, self._cached.objects
         self._name_of, self._on_progress, self._device_tensors = name_of, on_progress, device_tensors
         self._settings, self._items, self._more_facts = settings, items, facts or dict
@@ -315,11 +316,6 @@ def _both(guide: Guide | None, on_end: Callable[[], object]) -> Callable[[], obj
         on_end()
 
     return end
-
-
-def _looked_up(objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool) -> CachedReads:
-    """Look the items up in the caches; items that are wanted in their order cannot be held back."""
-    return with_cache(objects, plan, settings.coalesce_gap_bytes, may_hold_back=not in_item_order)
 
 
 def _with_attempts(error: StreamerError, native: _native.ReadError) -> StreamerError:

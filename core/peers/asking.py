@@ -1,10 +1,8 @@
-"""What a load asks its peers: which of them holds which ranges, and from whom it reads each.
+"""What a load asks its peers: which of them holds which ranges, and what each has given.
 
-All peers are asked at the same time. A peer that does not answer within the time is left out, and so are ranges whose
-holders name different checksums. Neighbouring ranges go to one holder until they are `RUN_BYTES` together; among
-holders, the one with the fewest bytes to give is chosen. Guarantees: an answer is data, of a bounded size, that is
-checked; no peer, however broken, fails a load or delays it longer than that; no proxy is between peers, and none of
-them gets a login.
+All peers are asked at the same time. A peer that does not answer within the time is left out. Guarantees: an answer is
+data, of a bounded size, that is checked; no peer, however broken, fails a load or delays it longer than that; no proxy
+is between peers, and none of them gets a login.
 """
 
 from __future__ import annotations
@@ -17,20 +15,21 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from threading import Lock, Thread
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamer.core.engine.plan import Found, Missing
+from streamer.core.engine.plan import Missing
 from streamer.core.peers.discovery import split_address
 from streamer.core.peers.names import wire_name
 from streamer.core.peers.server import COMING, HELD, OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
+if TYPE_CHECKING:
+    from streamer.core.peers.guide import LoadGuide
+
 ANSWER_S = 0.8  # of all together; a peer on the same network needs some milliseconds
 MOST_LATE = 2  # a peer that is late so often is not asked again in this load
 MOST_ASKED = 64  # of a thousand peers, some hold what is wanted
-RUN_BYTES = 8 << 20  # a request for many small tensors is one request
 LEAST_BYTES = 1 << 20  # the storage gives less than this as quickly as peers say what they hold
-LEAST_GUIDED_BYTES = 32 << 20  # less than this comes before a speed is measured
 MOST_ANSWER_BYTES = 64 << 20
 DIRECT = "direct:"  # to the engine: no proxy, whatever the environment names (native/net/proxy.h)
 
@@ -58,21 +57,18 @@ class Peers:
         self, addresses: Sequence[str], token: str, server: PeerServer | None = None, *, saves_egress: bool = False
     ) -> None:
         few = random.sample(addresses, MOST_ASKED) if len(addresses) > MOST_ASKED else addresses
-        self._addresses, self._token, self.server, self.saves_egress = list(few), token, server, saves_egress
+        self.addresses, self.server, self.saves_egress = list(few), server, saves_egress
+        self._token = token
         self._received: Counter[str] = Counter()
         self._late: Counter[str] = Counter()  # how often a peer has not answered in time
 
-    def found(self, missing: Sequence[Missing], *, may_hold_back: bool) -> Found:
-        """Ask the peers which ranges they hold; if the ranges may be held back, a guide asks during the load."""
-        size_bytes = sum(each.end - each.begin for each in missing)
-        if size_bytes < LEAST_BYTES or not self._addresses:
-            return Found([], [None] * len(missing))
-        if may_hold_back and size_bytes >= LEAST_GUIDED_BYTES:
-            from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (only for large loads)
+    def guide(self, missing: Sequence[Missing], *, in_item_order: bool) -> LoadGuide | None:
+        """Return who decides during the load which of them gives what; None if it is not worth a question."""
+        if sum(each.end - each.begin for each in missing) < LEAST_BYTES or not self.addresses:
+            return None
+        from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (a load without peers starts without it)
 
-            return Found(self._addresses, [None] * len(missing), LoadGuide(self, missing))
-        answers = self.ask(missing)
-        return Found(list(answers), offers_of(missing, answers))
+        return LoadGuide(self, missing, in_item_order=in_item_order)
 
     def source(self, address: str, digest: str) -> HttpSource:
         """Return the source of an object at a peer."""
@@ -115,7 +111,7 @@ class Peers:
                 with lock:
                     found[address] = answer
 
-        asked = [each for each in self._addresses if self._late[each] < MOST_LATE]
+        asked = [each for each in self.addresses if self._late[each] < MOST_LATE]
         threads = [Thread(target=ask, args=(each,), name="streamer-ask", daemon=True) for each in asked]
         until = time.monotonic() + patience_s
         for thread in threads:
@@ -125,44 +121,6 @@ class Peers:
         self._late.update(each for each, thread in zip(asked, threads, strict=True) if thread.is_alive())
         with lock:
             return dict(found)
-
-
-def offers_of(missing: Sequence[Missing], answers: Mapping[str, Answer]) -> list[tuple[str, int] | None]:
-    """Choose a holder for each range; return its address and the CRC32C."""
-    held = {address: answer.crcs for address, answer in answers.items()}
-    offers: list[tuple[str, int] | None] = []
-    for position, holder in enumerate(chosen([each[2:] for each in missing], held)):
-        crc = None if holder is None else held[holder][position]
-        offers.append(None if holder is None or crc is None else (holder, crc))
-    return offers
-
-
-def chosen(wanted: Sequence[tuple[str, int, int]], held: Mapping[str, Sequence[int | None]]) -> list[str | None]:
-    """Choose a holder for each range.
-
-    Example:
-        >>> chosen([("a", 0, 4), ("a", 4, 8), ("a", 8, 9)], {"x": [1, 2, None], "y": [None, 3, None]})
-        ['x', None, None]
-    """
-    holders, load = [], Counter(dict.fromkeys(held, 0))
-    names = random.sample(sorted(held), len(held))  # so that not all loads begin with the same
-    for position in range(len(wanted)):
-        having = [each for each in names if held[each][position] is not None]
-        agreed = len({held[each][position] for each in having}) == 1
-        holders.append(having if agreed else [])
-    choice: list[str | None] = []
-    run_bytes, before = 0, ("", 0, 0)
-    for each, having in zip(wanted, holders, strict=True):
-        digest, begin, end = each
-        last = choice[-1] if choice else None
-        continues = last in having and digest == before[0] and begin >= before[2] and run_bytes < RUN_BYTES
-        holder = last if continues else min(having, key=lambda name: load[name], default=None)
-        run_bytes = (run_bytes if continues else 0) + end - begin
-        if holder is not None:
-            load[holder] += end - begin
-        choice.append(holder)
-        before = each
-    return choice
 
 
 def _told(address: str, body: str, token: str) -> Mapping[str, Any]:

@@ -43,6 +43,7 @@ MEASURE_S = 0.3  # a speed says something after this
 LEAST_AHEAD_BYTES = 16 << 20  # released to the storage ahead of what has arrived, at least; to a peer, one run
 RUN_BYTES = 4 << 20  # larger if there were more than `MOST_RUNS`
 MOST_RUNS = 1024
+LEAST_PROBED_BYTES = 32 << 20  # less than this comes before a speed is measured
 PROBED = 1 / 32
 WIN_BACKS = 3  # so often a peer that has failed is read again
 
@@ -52,8 +53,8 @@ Offered: TypeAlias = tuple[Missing, int]  # with the CRC32C that a peer told; 0 
 class LoadGuide:
     """The guide of one session; see the module's docstring."""
 
-    def __init__(self, peers: Peers, missing: Sequence[Missing]) -> None:
-        self._peers, self._missing = peers, missing
+    def __init__(self, peers: Peers, missing: Sequence[Missing], *, in_item_order: bool) -> None:
+        self._peers, self._missing, self._in_item_order = peers, missing, in_item_order
         self._pending = {each.item: each for each in missing}
         self._name = peers.server.name if peers.server else secrets.token_hex(8)
         self._name_of = peers.names_of(missing)
@@ -133,12 +134,12 @@ class LoadGuide:
             elif not any(position in told.coming for told in answers.values()):
                 left.append(each)
         for address, items in offered.items():
-            self._queues.setdefault(address, deque()).extend(self._shuffled(items, address))
+            self._queues[address] = self._ordered([*self._queues.get(address, ()), *items], address)
         nodes = {self._name, *(told.peer for told in answers.values() if told.is_loading)}
         if nodes != self._nodes:
             self._nodes, self._owner = nodes, owners(sorted({*self._run_of.values()}), nodes)
         mine += [each for each in left if self._owner[self._run_of[each.item]] == self._name]
-        self._mine = deque(self._shuffled([(each, 0) for each in mine], self._name))
+        self._mine = self._ordered([(each, 0) for each in mine], self._name)
 
     def _readable(self, answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
         """Leave out the answers of peers that failed. One that had no processor for a moment is read again."""
@@ -153,12 +154,17 @@ class LoadGuide:
         lost = {*self._engine.lost_peers()}
         return {address: answer for address, answer in answers.items() if not self._flows[address].sources & lost}
 
-    def _shuffled(self, items: Iterable[Offered], name: str) -> list[Offered]:
-        """Order runs by chance, each time the same for a name, so that not all nodes begin with the same run."""
+    def _ordered(self, items: Iterable[Offered], name: str) -> deque[Offered]:
+        """Order runs by chance, each time the same for a name, so that not all nodes begin with the same run.
+
+        Items that are wanted in their order stay in it: the memory that one waits for is freed by those before it.
+        """
+        if self._in_item_order:
+            return deque(sorted(items, key=lambda each: each[0].item))
         runs: defaultdict[str, list[Offered]] = defaultdict(list)
         for each in items:
             runs[self._run_of[each[0].item]].append(each)
-        return [each for run in sorted(runs, key=lambda run: _rank(run, name)) for each in runs[run]]
+        return deque(each for run in sorted(runs, key=lambda run: _rank(run, name)) for each in runs[run])
 
     @cached_property
     def _run_of(self) -> dict[int, str]:
@@ -171,7 +177,8 @@ class LoadGuide:
 
     @cached_property
     def _probed_bytes(self) -> float:
-        return max(LEAST_AHEAD_BYTES, PROBED * sum(each.end - each.begin for each in self._missing))
+        size_bytes = sum(each.end - each.begin for each in self._missing)
+        return max(RUN_BYTES, PROBED * size_bytes) if size_bytes >= LEAST_PROBED_BYTES else 0
 
     def _look(self) -> None:
         """See what has arrived, and which peers are lost."""
@@ -214,14 +221,14 @@ class LoadGuide:
             # What others read now, they give soon
             is_much_faster = is_stuck or (is_late and self._storage.speed > 2 * speed)
             spare = [(each, 0) for item, each in self._pending.items() if is_much_faster or item in self._held]
-            self._spare = deque(self._shuffled(spare, self._name))
+            self._spare = self._ordered(spare, self._name)
         if is_stuck or (is_faster and not self._peers.saves_egress):
             return self._storage.room_bytes
         left_bytes = self._probed_bytes - self._storage.released_bytes
         is_worth_it = not self._storage.is_waited_for and 4 * self._storage.speed >= speed
         if self._peers.saves_egress or not is_worth_it:
             return 0
-        return min(left_bytes, max(LEAST_AHEAD_BYTES, self._storage.released_bytes))
+        return min(left_bytes, max(RUN_BYTES, self._storage.released_bytes))
 
     def _taken(self, queue: deque[Offered], room_bytes: float) -> list[Offered]:
         """Take whole runs from a queue, until the room is used."""

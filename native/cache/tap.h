@@ -13,10 +13,10 @@ namespace streamer {
 
 class CacheTap : public BlockTap {
  public:
-  // Call before the first block. With `may_wait`, readers wait for the disk, and no block is
-  // skipped.
+  // Call before the first block. With `may_wait`, readers of this source wait for the disk, and no
+  // block of it is skipped.
   void add(std::uint32_t source, std::shared_ptr<CacheEntry> entry, bool may_wait);
-  bool is_empty() const { return entries_.empty(); }
+  bool is_empty() const { return places_.empty(); }
 
   void offer(const Block& block, bool is_confirmed) noexcept override;
   void confirm(std::uint32_t source, std::uint64_t begin, std::uint64_t end,
@@ -24,10 +24,13 @@ class CacheTap : public BlockTap {
   void forget(std::uint32_t source, std::uint64_t begin, std::uint64_t end) noexcept override;
 
  private:
-  std::shared_ptr<CacheEntry> entry_of(std::uint32_t source) const;
+  struct Place {
+    std::shared_ptr<CacheEntry> entry;  // null if not cached
+    bool may_wait = false;
+  };
+  Place place_of(std::uint32_t source) const;
 
-  std::vector<std::shared_ptr<CacheEntry>> entries_;  // by source; null if not cached
-  bool may_wait_ = false;
+  std::vector<Place> places_;  // by source
 };
 
 }  // namespace streamer

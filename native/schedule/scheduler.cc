@@ -29,8 +29,8 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
   const std::lock_guard lock(mutex_);
   for (const CachedItem& cached : plan_.cached) ++queue_of(lane_of_source_[cached.origin]).expected;
   for (const std::uint32_t item : plan_.held_back) {
-    if (held_back_.insert(item).second)
-      ++queue_of(lane_of_source_[plan_.items[item].source]).expected;
+    if (!held_back_.insert(item).second) continue;
+    for (const Lane lane : lanes_for(item)) ++queue_of(lane).expected;
   }
   if (options.first_memory_limit_bytes > 0) limit_memory(options.first_memory_limit_bytes);
   for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {

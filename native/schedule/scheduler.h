@@ -212,6 +212,7 @@ class Scheduler {
   void settle(Lane lane, std::uint32_t item);
   using Queue = std::tuple<std::size_t, std::uint32_t, std::int32_t>;  // lane, server, device
   Queue queue_for(const Span& span) const;
+  std::set<Lane> lanes_for(std::uint32_t held_back) const;
   void settle_cached(std::uint32_t item, std::uint32_t origin);
   void forget_in_cache(std::uint32_t item);
   Verdict judge(std::uint32_t item);

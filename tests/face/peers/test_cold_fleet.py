@@ -175,14 +175,20 @@ def test_a_load_that_is_left_early_leaves_no_guide(tmp_path):
         assert _native.finish_cache_writes(30)
 
 
-def test_in_the_order_of_the_file_nothing_is_held_back(tmp_path):
-    with one_file(data=DATA) as storage:
+@pytest.mark.parametrize("limit_bytes", [None, 4_000_000])
+def test_tensors_come_in_the_order_of_the_file_however_little_memory_there_is(tmp_path, limit_bytes):
+    with (
+        one_file(data=DATA) as storage,
+        warm_peer(storage, tmp_path / "0") as one,
+        warm_peer(storage, tmp_path / "1") as two,
+    ):
         uri, storage_options = place_of("s3", storage)
-        options = streamer.Options(cache_dir=tmp_path, peers=free_addresses(2))
-        how = {"framework": "np", "storage_options": storage_options, "options": options, "order": "file"}
-        with streamer.stream(uri, **how) as stream:
-            assert [name for name, _ in stream] == sorted(TENSORS)
-        assert _native.finish_cache_writes(30)
+        for number, peers in enumerate([free_addresses(2), [one.address, two.address]]):
+            options = streamer.Options(cache_dir=tmp_path / f"own{number}", peers=peers, memory_limit_bytes=limit_bytes)
+            how = {"framework": "np", "storage_options": storage_options, "options": options, "order": "file"}
+            with streamer.stream(uri, **how) as stream:
+                assert [name for name, _ in stream] == sorted(TENSORS)
+            assert _native.finish_cache_writes(30)
 
 
 def test_parts_are_divided_evenly_and_alike_on_each_node_and_move_little_when_one_leaves():

@@ -124,3 +124,17 @@ def test_peers_without_a_cache_or_a_token_are_an_error_that_says_what_to_do(stor
     monkeypatch.delenv("STREAMER_PEERS_TOKEN")
     with pytest.raises(OptionError, match="peers need a token"):
         load(storage, streamer.Options(cache_dir=tmp_path, peers=["127.0.0.1:1"]))
+
+
+def test_peers_give_what_an_nfs_server_would(nfs_checkpoint, checkpoint, tmp_path):
+    expected = streamer.load(checkpoint, framework="np")
+    streamer.load(nfs_checkpoint, framework="np", options=streamer.Options(cache_dir=tmp_path / "0"))
+    assert _native.finish_cache_writes(30)
+    with peers_of(tmp_path / "0") as peers:
+        options = joined(tmp_path, peers, prefer="egress")
+        with streamer.stream(nfs_checkpoint, framework="np", options=options) as stream:
+            tensors = dict(stream)
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(tensors[name], tensor)
+    assert sum(stream.report.peer_bytes.values()) > 0
+    assert _native.finish_cache_writes(30)
