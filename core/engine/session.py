@@ -163,6 +163,11 @@ class ReadSession:
         return self._engine.digest_pieces(item)
 
     @of_one_process
+    def sha256(self, item: int) -> bytes:
+        """Return the SHA-256 of a finished item that is hashed."""
+        return bytes.fromhex(self._engine.sha256(item))
+
+    @of_one_process
     def compares_answers(self, source: int) -> bool:
         """Say whether every answer with bytes of this object so far was compared with its checksum."""
         return self._engine.compares_answers(source)

@@ -1,12 +1,14 @@
-"""The manifest of a checkpoint: for each tensor of each shard its dtype, shape, size and CRC32C, as JSON.
+"""The manifest of a checkpoint: for each tensor of each shard its dtype, shape, size, CRC32C and SHA-256, as JSON.
 
 Guarantees: an accepted document has one meaning. A manifest fits a checkpoint only if every loaded shard has the size
 and exactly the tensors that the manifest names. Refuses with ManifestError, before any weight byte is read.
-A CRC32C finds accidents, not attackers: whoever can change the tensors can change the manifest.
+A CRC32C finds accidents. A SHA-256, which is there if it was asked for, also finds attackers who can change what a load
+gets, and not the manifest. It is that of pieces (native/integrity/piece_hash.h), which depend on the tensor's place.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -20,21 +22,25 @@ from streamer.core.quoting import quoted
 
 FORMAT = "streamer.manifest"
 VERSION = 1
-ALGORITHM = "crc32c"
+ALGORITHM, HASH = "crc32c", "sha256"
 MAX_MANIFEST_BYTES = 1 << 30  # ten million tensors; a larger file is no manifest, and would fill the memory
 
-_VALUE = re.compile(r"[0-9a-f]{8}")
+_HASH_KEY = "sha256_of_pieces"
+_OF_EMPTY = (None, hashlib.sha256().digest())  # the SHA-256 of an empty tensor, or none
+_VALUE, _HASH_VALUE = re.compile(r"[0-9a-f]{8}"), re.compile(r"[0-9a-f]{64}")
 _HINT = "Write it anew: python -m streamer manifest URI"
 
 
 @dataclass(frozen=True)
 class TensorDigest:
-    """One tensor: its dtype, shape and size in the header, and the CRC32C of its bytes."""
+    """One tensor: its dtype, shape and size in the header, and the digests of its bytes."""
 
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
     crc32c: int
+    sha256: bytes | None = None  # of the SHA-256 of each piece
+    begin: int | None = None  # offset of the first byte in the file, if there is a SHA-256
 
 
 @dataclass(frozen=True)
@@ -75,19 +81,14 @@ def render_manifest(manifest: Manifest) -> bytes:
 
 def _shard_text(name: str, shard: ShardManifest) -> str:
     """Return the text of a shard, with one line for each tensor, so that `diff` shows which tensors differ."""
-    tensors = ",\n".join(
-        f"{json.dumps(tensor)}: "
-        + json.dumps(
-            {
-                "dtype": digest.dtype,
-                "shape": digest.shape,
-                "bytes": digest.size_bytes,
-                ALGORITHM: f"{digest.crc32c:08x}",
-            }
-        )
-        for tensor, digest in shard.tensors.items()
-    )
+    tensors = ",\n".join(f"{json.dumps(name)}: {_tensor_text(digest)}" for name, digest in shard.tensors.items())
     return f'{json.dumps(name)}: {{"size_bytes": {shard.size_bytes}, "tensors": {{\n{tensors}}}}}'
+
+
+def _tensor_text(digest: TensorDigest) -> str:
+    crc = {ALGORITHM: f"{digest.crc32c:08x}"}
+    hashed = {"begin": digest.begin, _HASH_KEY: digest.sha256.hex()} if digest.sha256 else {}
+    return json.dumps({"dtype": digest.dtype, "shape": digest.shape, "bytes": digest.size_bytes} | crc | hashed)
 
 
 def parse_manifest(data: bytes, *, uri: str) -> Manifest:
@@ -128,18 +129,20 @@ def check_shard(name: str, size_bytes: int, entries: Sequence[TensorEntry], mani
 
 
 def _check_tensor(entry: TensorEntry, digest: TensorDigest | None, shard: str, uri: str) -> None:
-    actual = (entry.dtype, tuple(entry.shape), entry.end - entry.begin)
-    expected = (digest.dtype, digest.shape, digest.size_bytes) if digest else None
-    is_empty = digest is not None and digest.size_bytes == 0
-    if digest is not None and actual == expected and not (is_empty and digest.crc32c):
+    begin = entry.begin if digest is not None and digest.sha256 else None
+    actual = (entry.dtype, tuple(entry.shape), entry.end - entry.begin, begin)
+    expected = (digest.dtype, digest.shape, digest.size_bytes, digest.begin) if digest else None
+    is_wrong = digest is not None and digest.size_bytes == 0 and (digest.crc32c or digest.sha256 not in _OF_EMPTY)
+    if digest is not None and actual == expected and not is_wrong:
         return
     tensor = f"tensor {quoted(entry.name)} of shard {quoted(shard)}"
     if digest is None or expected is None:
         _refuse(f"{tensor} is not in it", uri)
-    for what, is_now, was in zip(("dtype", "shape", "size in bytes"), actual, expected, strict=True):
+    names = ("dtype", "shape", "size in bytes", "first byte")
+    for what, is_now, was in zip(names, actual, expected, strict=True):
         if is_now != was:
             _refuse(f"{tensor} has {what} {is_now}, in the manifest {was}", uri)
-    _refuse(f"{tensor} is empty, and its {ALGORITHM} is not", uri)
+    _refuse(f"{tensor} is empty, and its digests are not", uri)
 
 
 def _shard(document: Any) -> ShardManifest:
@@ -148,10 +151,19 @@ def _shard(document: Any) -> ShardManifest:
 
 
 def _tensor(document: Any) -> TensorDigest:
-    value, dtype = document[ALGORITHM], document["dtype"]
-    if not isinstance(dtype, str) or not isinstance(value, str) or not _VALUE.fullmatch(value):
+    dtype, hashed, begin = document["dtype"], None, None
+    if not isinstance(dtype, str):
         raise ValueError
-    return TensorDigest(dtype, tuple(map(_whole, document["shape"])), _whole(document["bytes"]), int(value, 16))
+    if _HASH_KEY in document:
+        hashed, begin = bytes.fromhex(_digits(document[_HASH_KEY], _HASH_VALUE)), _whole(document["begin"])
+    shape, size_bytes = tuple(map(_whole, document["shape"])), _whole(document["bytes"])
+    return TensorDigest(dtype, shape, size_bytes, int(_digits(document[ALGORITHM], _VALUE), 16), hashed, begin)
+
+
+def _digits(value: object, form: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise ValueError
+    return value
 
 
 def _whole(value: object) -> int:

@@ -19,6 +19,7 @@ from streamer.core.errors import FormatError, ManifestError, ObjectNotFoundError
 from streamer.core.format.header_entries import TensorEntry
 from streamer.core.format.manifest import (
     ALGORITHM,
+    HASH,
     MAX_MANIFEST_BYTES,
     Manifest,
     ShardManifest,
@@ -84,13 +85,18 @@ class ManifestVerification:
         self._wanted = wanted
         self._awaited: Counter[int] = Counter(each.shard for each in wanted)
         self._partial = {each.shard for each in wanted if not catalog.is_read_whole(each)}
+        self._checksummed, self._hashed = set[int](), set[int]()  # shards with a tensor that has no SHA-256, and one
         self.digests = _native.DigestPlan()
         for shard_tensor in wanted:
             digest = manifests[shard_tensor.shard].tensors[shard_tensor.entry.name]
-            is_whole = catalog.is_read_whole(shard_tensor)
-            self.digests.add_item(
-                shard_tensor.shard, ALGORITHM if is_whole else None, digest.crc32c if is_whole else None
-            )
+            if not catalog.is_read_whole(shard_tensor):
+                self.digests.add_item(shard_tensor.shard, None, None)
+            elif digest.sha256 is not None:
+                self._hashed.add(shard_tensor.shard)
+                self.digests.add_item(shard_tensor.shard, None, None, digest.sha256)
+            else:
+                self._checksummed.add(shard_tensor.shard)
+                self.digests.add_item(shard_tensor.shard, ALGORITHM, digest.crc32c)
 
     def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
         """Count the item; the engine has already compared it."""
@@ -100,11 +106,16 @@ class ManifestVerification:
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
         """Return for each shard whether its tensors were compared."""
         del compares_answers
-        return checks_of_shards(self._catalog, self._awaited, self._partial, "only some rows of a tensor were read")
+        remark, hashed = "only some rows of a tensor were read", self._hashed - self._checksummed
+        return checks_of_shards(self._catalog, self._awaited, self._partial, remark, hashed)
 
 
 def checks_of_shards(
-    catalog: Catalog, awaited: Mapping[int, int], incomplete: Set[int], remark: str
+    catalog: Catalog,
+    awaited: Mapping[int, int],
+    incomplete: Set[int],
+    remark: str,
+    hashed: Set[int] = frozenset(),
 ) -> tuple[ObjectCheck, ...]:
     """Return for each shard whether its tensors were compared with the manifest."""
 
@@ -115,7 +126,7 @@ def checks_of_shards(
             return ObjectCheck(uri, None, "not all of its tensors were read yet")
         if shard in incomplete:
             return ObjectCheck(uri, None, remark)
-        return ObjectCheck(uri, f"manifest ({ALGORITHM})", None)
+        return ObjectCheck(uri, f"manifest ({HASH if shard in hashed else ALGORITHM})", None)
 
     return tuple(check(shard, each.uri) for shard, each in enumerate(catalog.shards))
 

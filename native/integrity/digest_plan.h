@@ -6,13 +6,16 @@
 #include <vector>
 
 #include "integrity/crc.h"
+#include "integrity/piece_hash.h"
 
 namespace streamer {
 
 struct ItemDigest {
-  std::optional<Crc> code;                // empty: no digest for this item
-  std::optional<std::uint64_t> expected;  // empty: the digest is only reported
+  std::optional<Crc> code;                // empty: no checksum for this item
+  std::optional<std::uint64_t> expected;  // empty: the checksum is only reported
   std::uint32_t source = 0;
+  bool is_hashed = false;
+  std::optional<Hash> expected_hash{};  // empty: the hash is only reported
 };
 
 struct DigestPlan {
@@ -20,6 +23,14 @@ struct DigestPlan {
   // For each source, ascending offsets in the object at which one digest ends and the next begins,
   // like the parts of a multipart upload.
   std::vector<std::vector<std::uint64_t>> cuts;
+
+  // Returns the size of the pieces that blocks must hold whole; 1 if none is hashed.
+  std::uint64_t piece_bytes() const {
+    for (const ItemDigest& item : items) {
+      if (item.is_hashed) return kHashPieceBytes;
+    }
+    return 1;
+  }
 };
 
 }  // namespace streamer

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -83,6 +84,21 @@ py::object decrypt(const PieceCipher& cipher, const py::buffer& data, std::uint6
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+void add_item(DigestPlan& plan, std::uint32_t source, const std::optional<std::string>& name,
+              std::optional<std::uint64_t> expected, const std::optional<std::string>& sha256) {
+  ItemDigest wanted;
+  if (name) wanted.code = crc_of(*name);
+  wanted.expected = expected;
+  wanted.source = source;
+  wanted.is_hashed = sha256.has_value();
+  if (sha256 && !sha256->empty()) {
+    const std::span bytes = std::as_bytes(std::span(*sha256));
+    if (bytes.size() != sizeof(Hash)) throw std::invalid_argument("no SHA-256");
+    std::copy(bytes.begin(), bytes.end(), wanted.expected_hash.emplace().begin());
+  }
+  plan.items.push_back(wanted);
+}
+
 void register_encryption(py::module_& module) {
   using Cipher = std::shared_ptr<PieceCipher>;
   py::class_<PieceCipher, Cipher>(
@@ -130,17 +146,10 @@ void register_integrity(py::module_& module) {
   py::class_<DigestPlan>(module, "DigestPlan",
                          "The items that get a digest; see integrity/digest_plan.h.")
       .def(py::init<>())
-      .def(
-          "add_item",
-          [](DigestPlan& plan, std::uint32_t source, const std::optional<std::string>& name,
-             std::optional<std::uint64_t> expected) {
-            ItemDigest wanted;
-            if (name) wanted.code = crc_of(*name);
-            wanted.expected = expected;
-            wanted.source = source;
-            plan.items.push_back(wanted);
-          },
-          py::arg("source"), py::arg("name"), py::arg("expected"))
+      .def("add_item", &add_item, py::arg("source"), py::arg("name"), py::arg("expected"),
+           py::arg("sha256") = py::none(),
+           "Add an item: with a checksum, a SHA-256 of pieces (b\"\" to compute it only), or "
+           "neither.")
       .def(
           "cut",
           [](DigestPlan& plan, std::uint32_t source, std::vector<std::uint64_t> offsets) {

@@ -30,9 +30,8 @@ namespace {
 template <std::size_t Columns>
 std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table) {
   const py::buffer_info info = table.request();
-  if (info.itemsize != 8 || info.ndim != 1 || info.size % static_cast<py::ssize_t>(Columns) != 0) {
+  if (info.itemsize != 8 || info.ndim != 1 || info.size % static_cast<py::ssize_t>(Columns) != 0)
     throw std::invalid_argument("a plan is a flat array of 64-bit numbers, whole rows only");
-  }
   std::vector<std::array<std::uint64_t, Columns>> rows(static_cast<std::size_t>(info.size) /
                                                        Columns);
   if (!rows.empty()) std::memcpy(rows.data(), info.ptr, rows.size() * sizeof(rows[0]));
@@ -65,9 +64,8 @@ Plan plan_of(const py::buffer& items, const py::buffer& spans,
 
 std::vector<CachedItem> cached_items_of(const py::buffer& table) {
   std::vector<CachedItem> cached;
-  for (const auto& [item, origin, crc] : rows_of<3>(table)) {
+  for (const auto& [item, origin, crc] : rows_of<3>(table))
     cached.push_back({static_cast<std::uint32_t>(item), static_cast<std::uint32_t>(origin), crc});
-  }
   return cached;
 }
 
@@ -103,10 +101,13 @@ py::list take(Session& session, const std::vector<std::uint32_t>& items) {
 
 py::list digest_pieces(Session& session, std::uint32_t item) {
   py::list result;
-  for (const Piece& piece : session.digest_pieces(item)) {
-    result.append(py::make_tuple(piece.begin, piece.bytes, piece.value));
-  }
+  for (const auto& [begin, bytes, value] : session.digest_pieces(item))
+    result.append(py::make_tuple(begin, bytes, value));
   return result;
+}
+
+std::string sha256_of(Session& session, std::uint32_t item) {
+  return hexadecimal(session.hash(item));
 }
 
 // Converts a stream in the form that torch passes: the handle as a number, 0 for the legacy default
@@ -259,6 +260,7 @@ void register_session(py::module_& module) {
       .def("write_to_cache", &Session::write_to_cache, py::arg("source"), py::arg("entry"),
            py::arg("may_wait"))
       .def("digest_pieces", &digest_pieces, py::arg("item"))
+      .def("sha256", &sha256_of, py::arg("item"))
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),
            py::arg("digests") = py::none(), py::arg("cached") = py::none(),
            py::arg("seals") = py::none(), py::arg("runs") = py::none(),

@@ -7,6 +7,7 @@ namespace streamer {
 
 DigestLedger::DigestLedger(DigestPlan plan)
     : plan_(std::move(plan)),
+      piece_bytes_(plan_.piece_bytes()),
       pieces_(plan_.items.size()),
       was_read_again_(plan_.items.size(), false) {}
 
@@ -14,7 +15,7 @@ void DigestLedger::add(const Block& block) {
   if (is_empty()) return;
   std::uint64_t position = block.begin;
   for (const Segment& destination : block.destinations) {
-    if (destination.item != Segment::kNoItem && plan_.items[destination.item].code) {
+    if (destination.item != Segment::kNoItem && has_digest(destination.item)) {
       const std::byte* const bytes = block.read_bytes(destination, position);
       add_bytes({bytes, destination.size}, destination.item, block.source, position);
     }
@@ -24,7 +25,13 @@ void DigestLedger::add(const Block& block) {
 
 void DigestLedger::add_bytes(std::span<const std::byte> bytes, std::uint32_t item,
                              std::uint32_t source, std::uint64_t begin) {
-  while (!bytes.empty()) {
+  if (plan_.items[item].is_hashed) {
+    PieceHashes hashes;
+    hash_pieces(bytes, begin, hashes);
+    const std::lock_guard lock(mutex_);
+    hashes_[item].merge(hashes);
+  }
+  while (plan_.items[item].code && !bytes.empty()) {
     const std::uint64_t size =
         std::min<std::uint64_t>(bytes.size(), next_cut(source, begin) - begin);
     const Piece piece{begin, size, compute(*plan_.items[item].code, bytes.first(size))};
@@ -45,28 +52,34 @@ std::uint64_t DigestLedger::next_cut(std::uint32_t source, std::uint64_t after) 
 }
 
 Verdict DigestLedger::judge(std::uint32_t item) {
-  if (is_empty() || !plan_.items[item].code) return Verdict::kRight;
+  if (is_empty() || !has_digest(item)) return Verdict::kRight;
   const std::lock_guard lock(mutex_);
-  pieces_[item] = joined(item);
-  const std::optional<std::uint64_t>& expected = plan_.items[item].expected;
-  if (!expected || whole(item) == *expected) return Verdict::kRight;
+  pieces_[item] = joined_pieces(item);
+  if (is_expected(item)) return Verdict::kRight;
   if (was_read_again_[item]) return Verdict::kWrong;
   was_read_again_[item] = true;
   pieces_[item].clear();
+  hashes_.erase(item);
   return Verdict::kReadAgain;
 }
 
 bool DigestLedger::is_wrong(std::uint32_t item) {
   if (is_empty()) return false;
   const std::lock_guard lock(mutex_);
-  const std::optional<std::uint64_t>& expected = plan_.items[item].expected;
-  return plan_.items[item].code && expected && whole(item) != *expected;
+  return !is_expected(item);
+}
+
+bool DigestLedger::is_expected(std::uint32_t item) const {
+  const ItemDigest& wanted = plan_.items[item];
+  if (wanted.code && wanted.expected && whole(item) != *wanted.expected) return false;
+  return !wanted.expected_hash || hash_of(item) == *wanted.expected_hash;
 }
 
 void DigestLedger::forget(std::uint32_t item) {
   if (is_empty()) return;
   const std::lock_guard lock(mutex_);
   pieces_[item].clear();
+  hashes_.erase(item);
   was_read_again_[item] = false;
 }
 
@@ -74,6 +87,16 @@ std::vector<Piece> DigestLedger::pieces(std::uint32_t item) {
   if (item >= pieces_.size()) return {};
   const std::lock_guard lock(mutex_);
   return pieces_[item];
+}
+
+Hash DigestLedger::hash(std::uint32_t item) {
+  const std::lock_guard lock(mutex_);
+  return hash_of(item);
+}
+
+Hash DigestLedger::hash_of(std::uint32_t item) const {
+  const auto found = hashes_.find(item);
+  return joined(found == hashes_.end() ? PieceHashes{} : found->second);
 }
 
 ReadError DigestLedger::error_of(const Item& item, std::uint32_t index) {
@@ -85,16 +108,22 @@ ReadError DigestLedger::error_of(const Item& item, std::uint32_t index) {
   error.begin = item.begin;
   error.end = item.end;
   error.item = index;
-  error.algorithm = name_of(*wanted.code);
-  error.expected = hexadecimal(*wanted.code, *wanted.expected);
-  error.found = hexadecimal(*wanted.code, whole(index));
+  if (wanted.expected_hash) {
+    error.algorithm = "sha256";
+    error.expected = hexadecimal(*wanted.expected_hash);
+    error.found = hexadecimal(hash_of(index));
+  } else {
+    error.algorithm = name_of(*wanted.code);
+    error.expected = hexadecimal(*wanted.code, *wanted.expected);
+    error.found = hexadecimal(*wanted.code, whole(index));
+  }
   error.attempts = 2;
   error.detail = "the bytes are not those of the manifest, read twice";
   return error;
 }
 
 // Returns the pieces in order. Two pieces without a cut between them are joined.
-std::vector<Piece> DigestLedger::joined(std::uint32_t item) const {
+std::vector<Piece> DigestLedger::joined_pieces(std::uint32_t item) const {
   std::vector<Piece> sorted = pieces_[item];
   std::sort(sorted.begin(), sorted.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -34,6 +35,7 @@ class DigestLedger {
   explicit DigestLedger(DigestPlan plan);
 
   bool is_empty() const { return plan_.items.empty(); }
+  std::uint64_t piece_bytes() const { return piece_bytes_; }
 
   // Sets what is expected of an item of which nothing was added. No other thread may add to the
   // item meanwhile.
@@ -48,6 +50,8 @@ class DigestLedger {
   void forget(std::uint32_t item);
   // Returns the pieces of a judged item, in order: one piece, or one between every two cuts.
   std::vector<Piece> pieces(std::uint32_t item);
+  // Returns the hash of a judged item that is hashed.
+  Hash hash(std::uint32_t item);
   // Returns the error for an item that was judged wrong.
   ReadError error_of(const Item& item, std::uint32_t index);
 
@@ -55,14 +59,21 @@ class DigestLedger {
   // Adds bytes of one item, which begin at `begin` in the object.
   void add_bytes(std::span<const std::byte> bytes, std::uint32_t item, std::uint32_t source,
                  std::uint64_t begin);
+  bool has_digest(std::uint32_t item) const {
+    return plan_.items[item].code || plan_.items[item].is_hashed;
+  }
+  bool is_expected(std::uint32_t item) const;
   std::uint64_t next_cut(std::uint32_t source, std::uint64_t after) const;
-  std::vector<Piece> joined(std::uint32_t item) const;
+  std::vector<Piece> joined_pieces(std::uint32_t item) const;
+  Hash hash_of(std::uint32_t item) const;
   std::uint64_t whole(std::uint32_t item) const;
 
   DigestPlan plan_;
-  std::mutex mutex_;                        // guards everything below
-  std::vector<std::vector<Piece>> pieces_;  // by item
-  std::vector<bool> was_read_again_;        // by item
+  const std::uint64_t piece_bytes_;
+  std::mutex mutex_;                             // guards everything below
+  std::vector<std::vector<Piece>> pieces_;       // by item
+  std::map<std::uint32_t, PieceHashes> hashes_;  // by item
+  std::vector<bool> was_read_again_;             // by item
 };
 
 }  // namespace streamer

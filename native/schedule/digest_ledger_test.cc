@@ -131,5 +131,47 @@ TEST_CASE("an item that is right at the second read is right") {
   CHECK(ledger.judge(0) == Verdict::kRight);
 }
 
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST_CASE("a hashed item is right only with its hash, whatever the order of its blocks") {
+  constexpr std::uint64_t kPiece = kHashPieceBytes;
+  std::string object = some_text(3 * kPiece + 100);
+  constexpr std::uint64_t kBegin = 1000;  // of the item
+  PieceHashes hashes;
+  hash_pieces(bytes_of(object).subspan(kBegin), kBegin, hashes);
+  DigestPlan plan;
+  plan.items.push_back({.is_hashed = true, .expected_hash = joined(hashes)});
+  CHECK(plan.piece_bytes() == kPiece);
+  const auto add = [](DigestLedger& ledger, std::string& bytes) {
+    ledger.add(block_of(bytes, 2 * kPiece, bytes.size(), 0));
+    ledger.add(block_of(bytes, kBegin, 2 * kPiece, 0));
+  };
+  DigestLedger ledger(plan);
+  add(ledger, object);
+  CHECK(ledger.judge(0) == Verdict::kRight);
+
+  // A multiple of the polynomial of CRC32C: the checksum stays, the hash does not.
+  std::string forged = object;
+  std::uint64_t pattern = 0x82f63b78ULL << 1 | 1;
+  for (std::size_t i = 0; i < 5; ++i, pattern >>= 8) {
+    forged[5000 + i] = static_cast<char>(forged[5000 + i] ^ static_cast<char>(pattern & 0xff));
+  }
+  CHECK(value_of(forged) == value_of(object));
+  DigestLedger other(plan);
+  add(other, forged);
+  CHECK(other.judge(0) == Verdict::kReadAgain);
+  add(other, forged);
+  CHECK(other.judge(0) == Verdict::kWrong);
+  const ReadError error = other.error_of({7, kBegin, object.size(), nullptr}, 0);
+  CHECK(error.algorithm == "sha256");
+  CHECK(error.expected == hexadecimal(joined(hashes)));
+  CHECK(error.found != error.expected);
+  other.forget(0);
+  add(other, object);
+  CHECK(other.judge(0) == Verdict::kRight);
+}
+
 }  // namespace
 }  // namespace streamer

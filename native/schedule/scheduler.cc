@@ -47,11 +47,13 @@ Scheduler::Queue Scheduler::queue_for(const Span& span) const {
   return {static_cast<std::size_t>(lane_of_source_[span.source]), server, device};
 }
 
-// Blocks of encrypted objects contain only whole pieces.
+// Blocks of what is encrypted or hashed contain only whole pieces.
 BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
-  if (seals_.is_empty()) return wanted_block_bytes_of(lane);
-  return [wanted = wanted_block_bytes_of(lane), piece = seals_.piece_bytes()](
-             std::uint32_t source) { return std::max(piece, wanted(source) / piece * piece); };
+  const std::uint64_t piece = std::max(seals_.piece_bytes(), ledger_.piece_bytes());
+  if (piece == 1) return wanted_block_bytes_of(lane);
+  return [wanted = wanted_block_bytes_of(lane), piece](std::uint32_t source) {
+    return std::max(piece, wanted(source) / piece * piece);
+  };
 }
 
 BlockCutter::BlockBytes Scheduler::wanted_block_bytes_of(std::size_t lane) const {

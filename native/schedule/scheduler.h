@@ -132,6 +132,7 @@ class Scheduler {
   std::vector<Memory> take_items(const std::vector<std::uint32_t>& items);
   // Returns the digests of a delivered item, if the plan asks for them.
   std::vector<Piece> digest_pieces(std::uint32_t item) { return ledger_.pieces(item); }
+  Hash hash(std::uint32_t item) { return ledger_.hash(item); }
 
   void stop();
   // Frees the memory of items that were not taken. Call this after stop(), when all readers of the

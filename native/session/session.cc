@@ -49,7 +49,7 @@ struct Session::State {
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
   // The members below are set by start().
-  std::uint64_t piece_bytes = 1;  // piece size of encrypted objects; a block holds whole pieces
+  std::uint64_t piece_bytes = 1;  // of what is encrypted or hashed; a block holds whole pieces
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // by source
   std::optional<OutageWatch> outages;
   std::optional<PythonLoans> python;
@@ -173,7 +173,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const std::vector<std::uint64_t> wanted_of_sources =
       wanted_bytes(plan, static_cast<std::uint32_t>(lanes.size()));
   const DeviceCopiers::Wanted wanted(plan);
-  state.piece_bytes = plan.seals.piece_bytes();
+  state.piece_bytes = std::max(plan.seals.piece_bytes(), plan.digests.piece_bytes());
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
   if (!state.tap.is_empty()) state.scheduler->set_tap(&state.tap);
@@ -209,6 +209,8 @@ void Session::set_memory_limit(std::uint64_t limit_bytes) {
 std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
   return state().scheduler->digest_pieces(item);
 }
+
+Hash Session::hash(std::uint32_t item) { return state().scheduler->hash(item); }
 
 void Session::renew(std::uint32_t source, HttpTarget target) {
   state().sources.objects().at(source)->renew(std::move(target), unix_time_s());

@@ -90,6 +90,7 @@ class Session {
   // Sets a new limit, at most the one of the options. Memory that is held stays.
   void set_memory_limit(std::uint64_t limit_bytes);
   std::vector<Piece> digest_pieces(std::uint32_t item);
+  Hash hash(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
   // Returns what wait() would return as Delivery::to_allocate. Never waits.
   std::vector<std::uint32_t> next_to_allocate();

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from streamer import _native, plugins
 from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint, pinned
@@ -19,8 +19,8 @@ from streamer._locate_shards import close_store
 from streamer._progress import Progress
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
-from streamer.core.errors import AccessDeniedError, UsageError
-from streamer.core.format.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
+from streamer.core.errors import AccessDeniedError, OptionError, UsageError
+from streamer.core.format.manifest import ALGORITHM, HASH, Manifest, ShardManifest, TensorDigest, render_manifest
 from streamer.core.options.options import Options
 from streamer.core.quoting import quoted
 from streamer.core.request.request import ProgressOption, Request, StorageOptions
@@ -34,6 +34,8 @@ from streamer.core.verification.by_manifest import manifest_paths, name_in_manif
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+DigestOption: TypeAlias = Literal["crc32c", "sha256"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def write_manifest(
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    digest: DigestOption = "crc32c",
 ) -> ManifestReport:
     """Read a checkpoint and write the digests of its tensors beside it, for loads with ``verify="manifest"``.
 
@@ -79,12 +82,15 @@ def write_manifest(
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: As for `streamer.load`.
+        digest: ``"crc32c"`` finds damage. ``"sha256"`` adds a SHA-256 of each tensor, with which loads also find the
+            bytes of an attacker who cannot change the manifest, such as a peer. It costs more time of a processor.
 
     Returns:
         The URI of the manifest and what it contains.
 
     Raises:
         UsageError: the storage cannot be written, or `uri` is a glob or a list.
+        OptionError: `digest` is none of these.
         StreamerError: as for `streamer.load`.
 
     Example:
@@ -92,6 +98,8 @@ def write_manifest(
         's3://bucket/model/model.safetensors.manifest.json'
     """
     started = time.perf_counter()
+    if digest not in (ALGORITHM, HASH):
+        raise OptionError(f'digest is "{ALGORITHM}" or "{HASH}", not {digest!r}')
     request = Request(uri=uri, storage_options=storage_options, fs=fs, options=options, progress=progress, verify="off")
     if not isinstance(request.uri, str):
         raise UsageError("a manifest describes one checkpoint: one file, folder or index", hint="Call it once for each")
@@ -110,7 +118,7 @@ def write_manifest(
         _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
         with suppress(AccessDeniedError):  # some may write and not look
             info_if_present(store, path)  # raises, before all bytes are read, if the storage cannot hold this name
-        manifest, read_bytes = _digested(checkpoint, path, request.progress)
+        manifest, read_bytes = _digested(checkpoint, path, request.progress, is_hashed=digest == HASH)
         write_whole(store, path, render_manifest(manifest), info_if_present(store, path))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
@@ -133,7 +141,9 @@ def _check_names(names: list[str], uri: str) -> None:
             raise UsageError(f"the name of shard {quoted(name)} is not valid UTF-8", uri=uri, hint=hint) from error
 
 
-def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption) -> tuple[Manifest, int]:
+def _digested(
+    checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption, *, is_hashed: bool
+) -> tuple[Manifest, int]:
     """Read every tensor; return the digests, and the bytes that were read."""
     wanted = list(checkpoint.catalog.in_file_order())
     plan = plan_reads(
@@ -141,7 +151,7 @@ def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption)
     )
     digests = _native.DigestPlan()
     for each in wanted:
-        digests.add_item(each.shard, ALGORITHM, None)
+        digests.add_item(each.shard, ALGORITHM, None, b"" if is_hashed else None)
     digests_by_name: list[dict[str, TensorDigest]] = [{} for _ in checkpoint.catalog.shards]
     with Progress(progress, plan.span_bytes, checkpoint.label) as shown:
         session = ReadSession(
@@ -153,7 +163,8 @@ def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption)
                     session.take(item)  # frees its memory
                     entry = wanted[item].entry
                     value = session.digest_pieces(item)[0][2] if entry.end > entry.begin else 0
-                    digest = TensorDigest(entry.dtype, tuple(entry.shape), entry.end - entry.begin, value)
+                    hashed = (session.sha256(item), entry.begin) if is_hashed else ()
+                    digest = TensorDigest(entry.dtype, tuple(entry.shape), entry.end - entry.begin, value, *hashed)
                     digests_by_name[wanted[item].shard][entry.name] = digest
     in_order: list[dict[str, TensorDigest]] = [{} for _ in digests_by_name]
     for each in wanted:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
 import shutil
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -130,10 +132,56 @@ def test_blocks_of_many_sizes_give_the_same_digests(model: Path) -> None:
         assert streamer.load(model, verify="manifest")
 
 
+def test_a_sha256_is_that_of_the_pieces_of_a_tensor_for_blocks_of_all_sizes(model: Path) -> None:
+    for block_bytes in (64 << 10, 100_000, 1 << 30):
+        options = streamer.Options(block_bytes=block_bytes)
+        streamer.write_manifest(model, options=options, digest="sha256")
+        with streamer.stream(model, verify="manifest", options=options) as stream:
+            dict(stream)
+        assert {each.verified_by for each in stream.report.verified} == {"manifest (sha256)"}
+    for shard, of_shard in json.loads((model / NAME).read_text())["shards"].items():
+        data = (model / shard).read_bytes()
+        for tensor in of_shard["tensors"].values():
+            begin, end = tensor["begin"], tensor["begin"] + tensor["bytes"]
+            cuts = [begin, *range((begin // 65536 + 1) * 65536, end, 65536), end]
+            pieces = b"".join(hashlib.sha256(data[one:other]).digest() for one, other in pairwise(cuts))
+            assert tensor["sha256_of_pieces"] == hashlib.sha256(pieces).hexdigest()
+
+
+def test_a_sha256_finds_a_bit_and_names_the_tensor(model: Path) -> None:
+    streamer.write_manifest(model, digest="sha256")
+    flip(shards_of(model)[1])
+    with pytest.raises(streamer.ChecksumError, match="sha256 of tensor") as caught:
+        streamer.load(model, verify="manifest")
+    assert caught.value.tensor
+    assert caught.value.algorithm == "sha256"
+    assert len(caught.value.found) == 64
+
+
+@pytest.mark.parametrize("digest", ["md5", "", None, 5])
+def test_another_digest_is_refused_before_anything_is_read(tmp_path: Path, digest: object) -> None:
+    with pytest.raises(streamer.OptionError, match='digest is "crc32c" or "sha256"'):
+        streamer.write_manifest(tmp_path / "none", digest=digest)  # type: ignore[arg-type]
+
+
+def test_a_sha256_needs_the_place_of_its_tensor(model: Path) -> None:
+    streamer.write_manifest(model, digest="sha256")
+    document = json.loads((model / NAME).read_text())
+    tensor = next(iter(next(iter(document["shards"].values()))["tensors"].values()))
+    tensor["begin"] += 8
+    (model / NAME).write_text(json.dumps(document))
+    with pytest.raises(streamer.ManifestError, match="first byte"):
+        streamer.load(model, verify="manifest")
+    tensor["begin"] = -1
+    (model / NAME).write_text(json.dumps(document))
+    with pytest.raises(streamer.ManifestError, match="malformed"):
+        streamer.load(model, verify="manifest")
+
+
 def test_empty_tensors_scalars_and_tied_bytes(tmp_path: Path) -> None:
     tensors = {"empty": torch.empty(0, 7), "scalar": torch.tensor(2.5), "w": torch.arange(100_000.0)}
     save_file(tensors, tmp_path / "a.safetensors")
-    report = streamer.write_manifest(tmp_path / "a.safetensors")
+    report = streamer.write_manifest(tmp_path / "a.safetensors", digest="sha256")
     assert report.uri == str(tmp_path / "a.safetensors.manifest.json")
     assert (report.shards, report.tensors, report.bytes) == (1, 3, 400_004)
     loaded = streamer.load(tmp_path, verify="manifest", framework="np")  # a folder with one shard: the same manifest

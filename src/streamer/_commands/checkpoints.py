@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -160,9 +160,12 @@ def diff_checkpoints(first: str, second: str, *, in_full: bool, output: Output, 
 
 @click.command("manifest")
 @click.argument("uri")
+@click.option("--digest", default="crc32c", type=click.Choice(["crc32c", "sha256"]), help="sha256 finds liars, too.")
 @storage_options()
 @answers
-def write_manifest(uri: str, *, storage_options: dict[str, Any] | None, output: Output) -> None:
+def write_manifest(
+    uri: str, *, digest: Literal["crc32c", "sha256"], storage_options: dict[str, Any] | None, output: Output
+) -> None:
     """Write the digests of a checkpoint's tensors beside it.
 
     All tensors are read once. Loads with verify="manifest" compare their bytes with these digests. An existing manifest
@@ -172,7 +175,8 @@ def write_manifest(uri: str, *, storage_options: dict[str, Any] | None, output: 
     """
     from streamer import _manifest  # noqa: PLC0415 (as needed)
 
-    report = _manifest.write_manifest(uri, storage_options=storage_options, progress=output.progress())
+    progress = output.progress()
+    report = _manifest.write_manifest(uri, storage_options=storage_options, progress=progress, digest=digest)
     size = size_text(report.bytes)
     text = f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s"
     output.show(report.to_dict(), text, printable(report.uri))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 from servers.one_file import one_file, place_of
-from servers.peer import peer_that
+from servers.scripted_peer import giving, peer_that
+from servers.writable import writable
 
 import streamer
 from streamer import _native
@@ -139,11 +140,7 @@ def test_a_peer_that_lies_about_its_checksums_is_not_believed(tmp_path):
     def lying(data):
         return _native.crc("crc32c", bytes(data)) ^ 1
 
-    def honest(peer, begin, end):
-        peer.head(begin, end)
-        peer.wfile.write(DATA[begin:end])
-
-    with one_file(data=DATA) as storage, peer_that(honest, DATA, crc_of=lying) as peer:
+    with one_file(data=DATA) as storage, peer_that(giving, DATA, crc_of=lying) as peer:
         assert load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address])).peer_bytes == {}
 
 
@@ -151,11 +148,7 @@ def test_peers_that_disagree_are_left_out(tmp_path):
     def lying(data):
         return _native.crc("crc32c", bytes(data)) ^ 1
 
-    with (
-        one_file(data=DATA) as storage,
-        peer_that(flipped, DATA) as one,
-        peer_that(flipped, DATA, crc_of=lying) as other,
-    ):
+    with one_file(data=DATA) as storage, peer_that(flipped, DATA) as one, peer_that(flipped, DATA, lying) as other:
         load(storage, streamer.Options(cache_dir=tmp_path, peers=[one.address, other.address]))
         assert one.given == other.given == 0
 
@@ -198,3 +191,55 @@ def test_a_broken_peer_does_not_cost_what_the_others_give(tmp_path):
             report = load(storage, streamer.Options(cache_dir=tmp_path / "own", peers=[address, broken.address]))
         assert set(report.peer_bytes) == {address}
         assert report.bytes > report.peer_bytes[address] > 0
+
+
+def endless_words(peer):
+    peer.send_response(200)
+    peer.end_headers()
+    while not peer.server.ended.is_set():
+        peer.wfile.write(b" " * (1 << 16))
+        peer.server.ended.wait(0.01)
+
+
+def words_one_by_one(peer):
+    peer.send_response(200)
+    peer.send_header("Content-Length", "1000000")
+    peer.end_headers()
+    while not peer.server.ended.wait(0.1):
+        peer.wfile.write(b" ")
+
+
+def headers_one_by_one(peer):
+    peer.send_response(200)
+    peer.flush_headers()
+    while not peer.server.ended.wait(0.1):
+        peer.wfile.write(b"X-More: 1\r\n")
+
+
+@pytest.mark.parametrize("say", [endless_words, words_one_by_one, headers_one_by_one, lambda _: None])
+def test_a_peer_that_never_ends_its_answer_leaves_no_thread_and_gives_nothing(say, tmp_path):
+    with one_file(data=DATA) as storage, peer_that(giving, DATA) as peer:
+        peer.say = say
+        report = load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address]))
+        assert (report.peer_bytes, peer.given, peer.asked) == ({}, 0, 1)
+        for thread in threading.enumerate():
+            if thread.name == "streamer-ask":
+                thread.join(SOON_S)
+                assert not thread.is_alive()
+
+
+def test_a_peer_with_an_older_version_is_left_out(tmp_path):
+    older = save({name: tensor + 1 for name, tensor in TENSORS.items()})
+    with writable("s3") as storage:
+        place = {"framework": "np", "storage_options": storage.options()}
+        storage.objects["bkt/model.safetensors"] = older, {"ETag": '"1"'}
+        options = streamer.Options(cache_dir=tmp_path / "0")
+        streamer.load(storage.uri("model.safetensors"), options=options, **place)
+        assert _native.finish_cache_writes(30)
+        storage.objects["bkt/model.safetensors"] = DATA, {"ETag": '"2"'}
+        with contextlib.closing(PeerServer(str(tmp_path / "0"), "127.0.0.1", 0, TOKEN)) as stale:
+            options = streamer.Options(cache_dir=tmp_path / "own", peers=[f"127.0.0.1:{stale.port}"])
+            with streamer.stream(storage.uri("model.safetensors"), options=options, **place) as stream:
+                tensors = dict(stream)
+        assert stream.report.peer_bytes == {}
+        assert all(np.array_equal(tensors[name], tensor) for name, tensor in TENSORS.items())

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save
 from servers.background import served
 from servers.one_file import is_block, one_file, place_of
-from servers.peer import peer_that
+from servers.scripted_peer import peer_that
 
 import streamer
 from streamer import _native
