@@ -96,6 +96,22 @@ def whole(rank: int, ranks: int, *, uri: str, expected: str, **how: Any) -> Any:
     }
 
 
+@case
+def from_peers(rank: int, ranks: int, *, uri: str, expected: str, **how: Any) -> Any:
+    """Load by a stream; say what differs, and what came from where."""
+    known = streamer.load(expected, progress=False)
+    with streamer.stream(uri, **how_of(how, rank)) as stream:
+        loaded = dict(stream)
+    wrong = [name for name in known if not same(loaded[name], known[name])]
+    report = stream.report
+    return {
+        "wrong": wrong,
+        "complete": report.is_complete,
+        "peer_bytes": report.peer_bytes,
+        "bytes_read": report.bytes_read,
+    }
+
+
 def parts_of(kind: str, rank: int, ranks: int) -> Any:
     if kind == "plan":
         plan = {"*.up": "colwise", "*.down": "rowwise", "embed": "embedding_rowwise", "*.joint": "packed_colwise"}

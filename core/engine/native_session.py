@@ -172,6 +172,7 @@ def http_target(source: HttpSource) -> _native.HttpTarget:
         client_key=source.client_key or "",
         offset_bytes=source.offset_bytes,
         whole_bytes=source.whole_bytes or 0,
+        checks_host=source.checks_host,
     )
 
 

@@ -34,6 +34,7 @@ OTHERS = (
         "DISABLE_PATCHES",
         "KEY",
         "LORA_URL",
+        "PEERS_TLS_DIR",
         "PEERS_TOKEN",
         "PEERS_TOKEN_FILE",
         "PLUGINS",

@@ -2,7 +2,8 @@
 
 All peers are asked at the same time. A peer that does not answer within the time is left out. Guarantees: an answer is
 data, of a bounded size, that is checked; no peer, however broken, fails a load or delays it longer than that; no proxy
-is between peers, and none of them gets a login.
+is between peers, and none of them gets a login. If the peers have certificates, a peer without one of their authority
+gets not even the token.
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import socket
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer.core.engine.plan import Missing
+from streamer.core.log import OwnLogger
 from streamer.core.peers.discovery import split_address
-from streamer.core.peers.names import wire_name
+from streamer.core.peers.names import tls_files, wire_name
 from streamer.core.peers.server import COMING, HELD, OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
 if TYPE_CHECKING:
     from streamer.core.peers.guide import LoadGuide
 
+_log = OwnLogger()
 ANSWER_S = 0.8  # of all together; a peer on the same network needs some milliseconds
 MOST_LATE = 2  # a peer that is late so often is not asked again in this load
 MOST_ASKED = 64  # of a thousand peers, some hold what is wanted
@@ -72,8 +78,14 @@ class Peers:
 
     def source(self, address: str, digest: str) -> HttpSource:
         """Return the source of an object at a peer."""
-        url = f"http://{address}{OBJECTS}{wire_name(digest, self._token)}"
-        return HttpSource(url, headers={"Authorization": f"Bearer {self._token}"}, version_header=None, proxy=DIRECT)
+        files = tls_files()
+        url = f"{'https' if files else 'http'}://{address}{OBJECTS}{wire_name(digest, self._token)}"
+        headers = {"Authorization": f"Bearer {self._token}"}
+        plain = HttpSource(url, headers, version_header=None, proxy=DIRECT)
+        if files is None:
+            return plain
+        own = replace(plain, client_cert=files.certificate, client_key=files.key)
+        return replace(own, ca_file=files.ca, checks_host=False)
 
     def names_of(self, missing: Sequence[Missing]) -> dict[str, str]:
         """Return the name of each object between peers, by its digest."""
@@ -95,10 +107,14 @@ class Peers:
         for each in missing:
             objects.setdefault(name_of[each.digest], []).append([each.begin, each.end])
         body, found, lock = json.dumps({"objects": objects}), dict[str, Answer](), Lock()
+        kind, sockets = _kind_of_connection(), dict[str, socket.socket]()
 
         def ask(address: str) -> None:
             with suppress(OSError, ValueError, KeyError, http.client.HTTPException, RecursionError):
-                told = _told(address, body, self._token)
+                with closing(kind(*split_address(address), timeout=ANSWER_S)) as connection:
+                    self._connect(connection, address)
+                    sockets[address] = connection.sock
+                    told = self._told(connection, body)
                 crcs = {name: iter(_checked(told["objects"][name], len(each))) for name, each in objects.items()}
                 said = [next(crcs[name_of[each.digest]]) for each in missing]
                 peer, loading = told.get("peer"), told.get("loading")
@@ -118,21 +134,44 @@ class Peers:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        self._late.update(each for each, thread in zip(asked, threads, strict=True) if thread.is_alive())
+        late = [each for each, thread in zip(asked, threads, strict=True) if thread.is_alive()]
+        self._late.update(late)
+        for address in late:  # else a peer that sends a byte now and then would keep the thread
+            with suppress(OSError, KeyError):
+                socket.socket.shutdown(sockets[address], socket.SHUT_RDWR)  # not that of TLS, which is the thread's
         with lock:
             return dict(found)
 
+    def _connect(self, connection: http.client.HTTPConnection, address: str) -> None:
+        """Connect to a peer. One whose TLS fails is not asked again in this load, and the log says why."""
+        try:
+            connection.connect()
+        except OSError as error:
+            if tls_files() is not None:
+                from streamer.core.peers.tls import what_failed  # noqa: PLC0415 (imports ssl)
 
-def _told(address: str, body: str, token: str) -> Mapping[str, Any]:
-    connection = http.client.HTTPConnection(*split_address(address), timeout=ANSWER_S)
-    with closing(connection):
-        connection.request("POST", HELD, body, {"Authorization": f"Bearer {token}"})
+                if reason := what_failed(error):
+                    self._late[address] = MOST_LATE
+                    _log.warning("%s is not used as a peer: %s", address, reason)
+            raise
+
+    def _told(self, connection: http.client.HTTPConnection, body: str) -> Mapping[str, Any]:
+        connection.request("POST", HELD, body, {"Authorization": f"Bearer {self._token}"})
         answer = connection.getresponse()
         text = answer.read(MOST_ANSWER_BYTES + 1)
-    told = json.loads(text) if answer.status == 200 and len(text) <= MOST_ANSWER_BYTES else {}
-    if not isinstance(told, dict) or not isinstance(told.get("objects"), dict):
-        raise ValueError("no answer")
-    return told
+        told = json.loads(text) if answer.status == 200 and len(text) <= MOST_ANSWER_BYTES else {}
+        if not isinstance(told, dict) or not isinstance(told.get("objects"), dict):
+            raise ValueError("no answer")
+        return told
+
+
+def _kind_of_connection() -> Callable[..., http.client.HTTPConnection]:
+    files = tls_files()
+    if files is None:
+        return http.client.HTTPConnection
+    from streamer.core.peers.tls import context_of  # noqa: PLC0415 (imports ssl)
+
+    return partial(http.client.HTTPSConnection, context=context_of(files))
 
 
 def _checked(crcs: Any, count: int) -> list[int | None]:

@@ -112,7 +112,11 @@ class LoadGuide:
         asked = [each for item, each in self._pending.items() if item not in self._held]
 
         def ask() -> None:
-            self._news.append((asked, self._peers.ask(asked, PATIENCE_S)))
+            answers: Mapping[str, Answer] = {}
+            try:
+                answers = self._peers.ask(asked, PATIENCE_S)
+            finally:  # without an answer of anybody, this node reads everything
+                self._news.append((asked, answers))
 
         if asked:
             Thread(target=ask, name="streamer-ask", daemon=True).start()

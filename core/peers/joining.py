@@ -1,7 +1,7 @@
 """Lets a load join the peers: it reads from them, and this process serves its cache to them.
 
-The server of a process is started by its first load with peers, and runs until the process ends, or until the token
-changes. If another process of this machine has the port already, it serves the same cache.
+The server of a process is started by its first load with peers, and runs until the process ends. If another process of
+this machine has the port already, it serves the same cache.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ def _serving(cache_dir: str, settings: Settings, token: str) -> PeerServer | Non
     with _lock:
         key = os.getpid(), cache_dir
         server = _servers.get(key)
-        if server is not None and server.token == token:
-            return server
         if server is not None:
-            _servers.pop(key).close()
+            server.use_token(token)
+            return server
         for port in own_ports(settings.peers):
             with suppress(StorageError):  # taken by another process
                 _servers[key] = PeerServer(cache_dir, "", port, token, settings.max_serving_bytes_per_second or 0)

@@ -1,4 +1,4 @@
-"""The secret of peers, and the names of objects between them.
+"""The secrets of peers, and the names of objects between them.
 
 On the wire, an object is named by an HMAC, under the token, of all that decides its bytes: server, version, size, URL,
 login and headers. A peer that has the token, and not the login of a bucket, can neither ask for the bucket's objects
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hmac
 import os
 import stat
+from typing import NamedTuple
 
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import variable
 
-TOKEN, TOKEN_FILE = "STREAMER_PEERS_TOKEN", "STREAMER_PEERS_TOKEN_FILE"
+TOKEN, TOKEN_FILE, TLS_DIR = "STREAMER_PEERS_TOKEN", "STREAMER_PEERS_TOKEN_FILE", "STREAMER_PEERS_TLS_DIR"
 LEAST_TOKEN_CHARACTERS = 16  # shorter ones can be guessed
 MOST_TOKEN_BYTES = 4096
 
@@ -33,6 +34,20 @@ def token_of(path: str | None = None) -> str:
             hint=f"Give each peer the same, from a secret: {TOKEN}, or {TOKEN_FILE} with the path of a file",
         )
     return token
+
+
+class TlsFiles(NamedTuple):
+    """The PEM files of a peer, named as those of a Kubernetes secret."""
+
+    certificate: str  # of this peer
+    key: str
+    ca: str  # of the authority that has signed the certificates of all peers
+
+
+def tls_files() -> TlsFiles | None:
+    """Return the files in ``STREAMER_PEERS_TLS_DIR``; None if peers speak plain HTTP."""
+    folder = variable(TLS_DIR)
+    return TlsFiles(*(os.path.join(folder, name) for name in ("tls.crt", "tls.key", "ca.crt"))) if folder else None
 
 
 def _read(path: str) -> str:

@@ -4,13 +4,14 @@ Plain HTTP/1.1 on one port. ``POST /v1/held`` names ranges of objects; the answe
 cache holds. ``GET /v1/objects/NAME`` returns a range of one object. `core/peers/names.py` defines the names.
 
 Guarantees: without the token nothing is said, not even whether an object is there; nothing is written; at most
-`MOST_CONNECTIONS` are served at a time, and a connection that says nothing for `IDLE_S` is closed; all threads have
-names, and `close` joins them. What a client gets may still be damaged: it compares the CRC32C, and never believes a
-peer without.
+`MOST_CONNECTIONS` are served at a time, and if there are more, those go first that have not shown the token; a
+connection that says nothing for `IDLE_S`, or needs longer for a request, is closed; all threads have names, and `close`
+joins them. What a client gets may still be damaged: it compares the CRC32C, and never believes a peer without.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -21,24 +22,24 @@ from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from threading import Lock, Semaphore, Thread
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamer import _native
-from streamer.core.cache.folder import DATA, CacheFolder
 from streamer.core.conditions import Event
-from streamer.core.errors import StorageError
+from streamer.core.errors import OptionError, StorageError
 from streamer.core.peers.discovery import joined_address
-from streamer.core.peers.names import is_token, wire_name
+from streamer.core.peers.held import HeldObjects, checked
+from streamer.core.peers.names import TlsFiles, is_token, tls_files
+
+if TYPE_CHECKING:
+    import ssl
 
 MOST_CONNECTIONS = 256  # each has a thread, which mostly waits in the kernel
 MOST_QUESTION_BYTES = 16 << 20  # half a million ranges
 IDLE_S = 5.0  # clients keep connections for their next load, and others may wait for this one's place
 CHUNK_BYTES = 4 << 20  # given to the kernel at a time; less if the rate is limited
-RESCAN_S = 0.2  # between two looks at which objects the folder has
 HELD, OBJECTS = "/v1/held", "/v1/objects/"
 COMING = -1  # in the place of a CRC32C: the peer reads this range from the storage now
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
-_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 Claims: TypeAlias = dict[str, set[tuple[int, int]]]  # the ranges of each object that a load reads from the storage
@@ -60,9 +61,12 @@ class PeerServer:
     ) -> None:
         if not token:
             raise ValueError("a peer without a token would serve anybody")
+        self.tls = tls_files()
+        if self.tls is not None:
+            _server_context(self.tls)  # raises if a file is wrong
         self.token, self.rate, self.sent_bytes = token, _Rate(max_bytes_per_second), 0
         self.name = secrets.token_hex(8)  # the same in all answers of this server, and in no other's
-        self._held = _Held(cache_dir, token)
+        self._cache_dir, self._held = cache_dir, HeldObjects(cache_dir, token)
         self._claims: list[Claims] = []
         self._listener = _listener(host, port)
         self._host, self.port = self._listener.getsockname()[:2]  # a closed one has none
@@ -70,6 +74,7 @@ class PeerServer:
         self._slots = Semaphore(MOST_CONNECTIONS)
         self._lock = Lock()
         self._connections: dict[socket.socket, Thread] = {}
+        self._strangers: dict[socket.socket, None] = {}  # those that have not shown the token, the oldest first
         self._acceptor = Thread(target=self._accept, name="streamer-peers", daemon=True)
         self._acceptor.start()
 
@@ -93,7 +98,7 @@ class PeerServer:
             threads = list(self._connections.items())
         for connection, _ in threads:
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # as in `_dismiss`
         for _, thread in threads:
             thread.join()
 
@@ -102,7 +107,7 @@ class PeerServer:
         with self._lock:
             loads = list(self._claims)
         objects = {}
-        for name, ranges in _checked(question).items():
+        for name, ranges in checked(question).items():
             claims = [claims[name] for claims in loads if name in claims]
             objects[name] = [
                 COMING if crc is None and any(each in claimed for claimed in claims) else crc
@@ -110,6 +115,11 @@ class PeerServer:
             ]
         loading = [name for name in objects if any(name in claims for claims in loads)]
         return {"objects": objects, "peer": self.name, "loading": loading}
+
+    def use_token(self, token: str) -> None:
+        """Serve those that have this token from now on."""
+        if token != self.token:
+            self._held, self.token = HeldObjects(self._cache_dir, token), token
 
     def begin(self, names: Iterable[str]) -> Claims:
         """Note that a load of this process reads objects; it adds what it reads from the storage to the result."""
@@ -132,22 +142,44 @@ class PeerServer:
         with self._lock:
             self.sent_bytes += size_bytes
 
+    def trust(self, connection: socket.socket) -> None:
+        """Note that a client has the token, so its connection is not closed for another's."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+
     def _accept(self) -> None:
         while not self.closing.is_set():
-            self._slots.acquire()
             try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed, or short of descriptors
-                self._slots.release()
+                connection = self._secured(self._listener.accept()[0])
+            except (OSError, OptionError):  # closed, short of descriptors, or without a certificate now
                 self.closing.wait(0.05)
                 continue
+            if not self._slots.acquire(blocking=False):
+                self._dismiss()
+                self._slots.acquire()
             thread = Thread(target=self._serve, args=(connection,), name="streamer-serve", daemon=True)
             with self._lock:
                 self._connections[connection] = thread
+                self._strangers[connection] = None
             try:
                 thread.start()
             except RuntimeError:  # the system gives no thread
                 self._drop(connection)
+
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        """Return the connection with TLS, if peers have it; its first read does the handshake."""
+        if self.tls is None:
+            return connection
+        with connection:  # whose socket the other one takes
+            return _server_context(self.tls).wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def _dismiss(self) -> None:
+        """End the oldest connection of a client that has not shown the token, to make room."""
+        with self._lock, suppress(OSError):
+            oldest = next(iter(self._strangers), None)
+            if oldest is not None:
+                del self._strangers[oldest]
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # not that of TLS, which is its thread's
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -160,6 +192,7 @@ class PeerServer:
     def _drop(self, connection: socket.socket) -> None:
         with self._lock:
             self._connections.pop(connection, None)
+            self._strangers.pop(connection, None)
         connection.close()
         self._slots.release()
 
@@ -173,6 +206,16 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: PeerServer  # type: ignore[assignment]
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._requests = _Requests(self.connection)
+        self.rfile = io.BufferedReader(self._requests)
+
+    def handle_one_request(self) -> None:
+        self._requests.until = None
+        super().handle_one_request()
+
     def log_message(self, *_: Any) -> None:
         """Log nothing: a fleet that loads asks a thousand times a second."""
 
@@ -182,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path != HELD or not (length.isascii() and length.isdigit()):
             self._refuse(404 if self.path != HELD else 411)
-        elif int(length) > MOST_QUESTION_BYTES:
+        elif len(length) > 9 or int(length) > MOST_QUESTION_BYTES:
             self._refuse(413)
         else:
             try:
@@ -216,14 +259,24 @@ class _Handler(BaseHTTPRequestHandler):
         rate = self.server.rate
         while begin < end:
             size = min(end - begin, CHUNK_BYTES, rate.chunk_bytes)
-            if not rate.wait_for(size, self.server.closing) or self.connection.sendfile(file, begin, size) != size:
+            if not rate.wait_for(size, self.server.closing) or self._send_some(file, begin, size) != size:
                 self.close_connection = True  # what was announced does not come
                 return
             self.server.note_sent(size)
             begin += size
 
+    def _send_some(self, file: Any, begin: int, size: int) -> int:
+        if self.server.tls is None:
+            sent: int = self.connection.sendfile(file, begin, size)
+            return sent
+        data = os.pread(file.fileno(), size, begin)  # `sendfile` would encrypt 8 KiB at a time
+        self.connection.sendall(data)
+        return len(data)
+
     def _is_allowed(self) -> bool:
         if is_token(self.headers.get("Authorization", ""), self.server.token):
+            self.server.trust(self.connection)
+            self._requests.until = time.monotonic() + IDLE_S  # for the body
             return True
         self._refuse(401)
         return False
@@ -242,59 +295,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class _Held:
-    """The objects of a cache, by their names between peers."""
+class _Requests(io.RawIOBase):
+    """What a client sends. A request must be there `IDLE_S` after its first byte, however slowly it comes."""
 
-    def __init__(self, cache_dir: str, token: str) -> None:
-        self._cache_dir, self._token = cache_dir, token
-        self._lock = Lock()
-        self._scanned = -RESCAN_S
-        self._paths: dict[str, str] = {}
-        self._entries: dict[str, tuple[int, _native.CacheEntry]] = {}  # with the inode of the folder
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.until: float | None = None
 
-    def checksums(self, name: str, ranges: list[tuple[int, int]]) -> list[int | None]:
-        """Return the CRC32C of each range; None for one of which a byte is missing."""
-        entry = self._entry(name)
-        if entry is None:
-            return [None] * len(ranges)
-        entry.refresh()
-        return [entry.checksum(begin, end) if begin < end else None for begin, end in ranges]
+    def readable(self) -> bool:
+        return True
 
-    def opened(self, name: str) -> tuple[Any, int] | None:
-        """Open the file of an object; it can still be read if the cache removes it meanwhile."""
-        path = self._path(name)
-        with suppress(OSError):
-            if path is not None:
-                file = open(os.path.join(path, DATA), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
-                return file, os.fstat(file.fileno()).st_size
-        return None
-
-    def _entry(self, name: str) -> _native.CacheEntry | None:
-        path = self._path(name)
-        if path is None:
-            return None
+    def readinto(self, buffer: Any) -> int:
+        left_s = IDLE_S if self.until is None else self.until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
         try:
-            inode = os.stat(path).st_ino
-            known = self._entries.get(name)
-            if known is None or known[0] != inode:  # removed and made again
-                size = os.stat(os.path.join(path, DATA)).st_size
-                known = self._entries[name] = inode, _native.CacheEntry(os.fsencode(path), size)
-        except OSError:
-            self._entries.pop(name, None)
-            return None
-        return known[1]
-
-    def _path(self, name: str) -> str | None:
-        with self._lock:
-            path = self._paths.get(name)
-            is_due = time.monotonic() >= self._scanned + RESCAN_S
-            if (path is None or not os.path.isdir(path)) and is_due and _NAME.fullmatch(name):
-                with suppress(OSError, StorageError):  # the folder is not there yet, or others may write it
-                    digests = CacheFolder.opened(self._cache_dir, makes=False).digests()
-                    self._paths = {wire_name(digest, self._token): path for digest, path in digests.items()}
-                self._scanned = time.monotonic()
-                self._entries = {each: entry for each, entry in self._entries.items() if each in self._paths}
-            return self._paths.get(name)
+            size = self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(IDLE_S)  # for answers
+        self.until = self.until or time.monotonic() + IDLE_S
+        return size
 
 
 class _Rate:
@@ -314,6 +335,12 @@ class _Rate:
         return not closing.wait(max(0.0, begin - time.monotonic()))
 
 
+def _server_context(files: TlsFiles) -> ssl.SSLContext:
+    from streamer.core.peers.tls import context_of  # noqa: PLC0415 (imports ssl)
+
+    return context_of(files, is_server=True)
+
+
 def _listener(host: str, port: int) -> socket.socket:
     """Listen; without a host, on all addresses of both kinds."""
     try:
@@ -325,17 +352,3 @@ def _listener(host: str, port: int) -> socket.socket:
         where = joined_address(host or "*", port)
         hint = "Name another port, or end the process that has it"
         raise StorageError(f"no peer can listen on {where}: {error.strerror or error}", hint=hint) from error
-
-
-def _checked(question: Any) -> dict[str, list[tuple[int, int]]]:
-    """Return the ranges that a client asks for, by object; raises ValueError for anything else."""
-    objects = question.get("objects") if isinstance(question, dict) else None
-    if not isinstance(objects, dict):
-        raise ValueError("no objects")
-    return {name: [_range(each) for each in ranges] for name, ranges in objects.items() if isinstance(ranges, list)}
-
-
-def _range(value: Any) -> tuple[int, int]:
-    if isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each < 1 << 62 for each in value):
-        return value[0], value[1]
-    raise ValueError("no range")

@@ -136,6 +136,7 @@ class HttpSource:
             ``verify="auto"``.
         offset_bytes: Where the object begins, if it is a part of what the URL names, such as a member of an archive.
         whole_bytes: Size of what the URL names; needed for a part, which has a size of its own.
+        checks_host: Whether the server's certificate must name its host; False if the CA of `ca_file` alone decides.
         holder: An object that is kept alive as long as the source; set to the store of a plug-in.
     """
 
@@ -153,6 +154,7 @@ class HttpSource:
     client_key: str | None = None
     offset_bytes: int = 0
     whole_bytes: int | None = None
+    checks_host: bool = True
     holder: object = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

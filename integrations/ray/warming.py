@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from streamer._progress import Progress
 from streamer.compat.hooks import imported
 from streamer.core.errors import StorageError, StreamerError, UsageError
+from streamer.core.peers.held import RESCAN_S
 from streamer.core.peers.ray_actors import NAMESPACE, Place, actor_name, connected_ray
-from streamer.core.peers.server import RESCAN_S
 from streamer.core.quoting import counted
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact

@@ -35,6 +35,7 @@ struct HttpTarget {
   // The object may be a part of what the URL names, such as a member of an archive.
   std::uint64_t offset_bytes = 0;  // where the object begins
   std::uint64_t whole_bytes = 0;   // size of what the URL names; 0: the object is all of it
+  bool checks_host = true;         // whether the server's certificate must name its host
 
   std::shared_ptr<Endpoint> endpoint = {};  // for URL and proxy; set by HttpObject
 };

@@ -50,7 +50,7 @@ void set_url_and_tls(CURL* easy, const HttpTarget& target) {
   // A signature must not be sent to another host.
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, target.checks_host ? 2L : 0L);
   if (!target.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target.ca_file.c_str());
   if (!target.client_cert.empty()) {
     curl_easy_setopt(easy, CURLOPT_SSLCERT, target.client_cert.c_str());

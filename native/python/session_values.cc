@@ -125,23 +125,18 @@ void register_http_target(py::module_& module) {
       .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
                        double expires_at_s, double renew_at_s, bool is_redirect,
                        std::string client_cert, std::string client_key, std::uint64_t offset_bytes,
-                       std::uint64_t whole_bytes) {
-             return HttpTarget{std::move(url),
-                               std::move(headers),
-                               std::move(ca_file),
-                               std::move(proxy),
-                               expires_at_s,
-                               renew_at_s,
-                               is_redirect,
-                               std::move(client_cert),
-                               std::move(client_key),
-                               offset_bytes,
-                               whole_bytes};
+                       std::uint64_t whole_bytes, bool checks_host) {
+             return HttpTarget{std::move(url),        std::move(headers),
+                               std::move(ca_file),    std::move(proxy),
+                               expires_at_s,          renew_at_s,
+                               is_redirect,           std::move(client_cert),
+                               std::move(client_key), offset_bytes,
+                               whole_bytes,           checks_host};
            }),
            py::kw_only(), py::arg("url"), py::arg("headers"), py::arg("ca_file"), py::arg("proxy"),
            py::arg("expires_at_s"), py::arg("renew_at_s"), py::arg("is_redirect") = false,
            py::arg("client_cert") = "", py::arg("client_key") = "", py::arg("offset_bytes") = 0,
-           py::arg("whole_bytes") = 0);
+           py::arg("whole_bytes") = 0, py::arg("checks_host") = true);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ import click
 
 from streamer._commands.output import TRY_AGAIN, WRONG_DATA, Output, continues, print_line, storage_options, table
 from streamer.core.conditions import Event
-from streamer.core.errors import ObjectNotFoundError, UsageError
+from streamer.core.errors import ObjectNotFoundError, OptionError, UsageError
 from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 if TYPE_CHECKING:
     from streamer.core.cache.folder import CacheFolder
 
+LOOK_S = 1.0  # between two looks at the token of the peers
 _folder_option = click.option("--cache-dir", metavar="DIR", help="The folder, in place of STREAMER_CACHE_DIR.")
 
 
@@ -177,7 +179,9 @@ def serve_peers(
     try:
         output.show({"address": server.address, "path": path}, f"serving {path} at {server.address}", server.address)
         sys.stdout.flush()
-        stopped.wait()
+        while not stopped.wait(LOOK_S):
+            with suppress(OptionError):  # the file is being replaced
+                server.use_token(token_of(token_file))
     finally:
         server.close()
 

@@ -195,3 +195,14 @@ def test_a_server_that_another_load_closes_still_tells_its_port_regression(tmp_p
     port = peer.port
     peer.close()
     assert (peer.port, peer.address) == (port, f"127.0.0.1:{port}")
+
+
+def test_another_token_is_that_of_clients_and_names_from_now_on(cache):
+    (digest,) = CacheFolder.opened(cache[0]).digests()
+    with contextlib.closing(PeerServer(cache[0], "127.0.0.1", token=TOKEN)) as peer:
+        assert held(peer, cache[1], [BEGIN, SIZE]) != [None]
+        peer.use_token(TOKEN + "2")
+        body = json.dumps({"objects": {wire_name(digest, TOKEN + "2"): [[BEGIN, SIZE]]}})
+        assert ask(peer, "POST", "/v1/held", body)[0] == 401
+        status, answer, _ = ask(peer, "POST", "/v1/held", body, token=TOKEN + "2")
+        assert (status, b"null" in answer) == (200, False)

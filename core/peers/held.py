@@ -1,0 +1,87 @@
+"""The objects in the cache of this machine, by their names between peers (`core/peers/names.py`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+from streamer import _native
+from streamer.core.cache.folder import DATA, CacheFolder
+from streamer.core.errors import StorageError
+from streamer.core.peers.names import wire_name
+
+RESCAN_S = 0.2  # between two looks at which objects the folder has
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class HeldObjects:
+    """The objects of a cache, by their names between peers."""
+
+    def __init__(self, cache_dir: str, token: str) -> None:
+        self._cache_dir, self._token = cache_dir, token
+        self._lock = Lock()
+        self._scanned = -RESCAN_S
+        self._paths: dict[str, str] = {}
+        self._entries: dict[str, tuple[int, _native.CacheEntry]] = {}  # with the inode of the folder
+
+    def checksums(self, name: str, ranges: list[tuple[int, int]]) -> list[int | None]:
+        """Return the CRC32C of each range; None for one of which a byte is missing."""
+        entry = self._entry(name)
+        if entry is None:
+            return [None] * len(ranges)
+        entry.refresh()
+        return [entry.checksum(begin, end) if begin < end else None for begin, end in ranges]
+
+    def opened(self, name: str) -> tuple[Any, int] | None:
+        """Open the file of an object; it can still be read if the cache removes it meanwhile."""
+        path = self._path(name)
+        with suppress(OSError):
+            if path is not None:
+                file = open(os.path.join(path, DATA), "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+                return file, os.fstat(file.fileno()).st_size
+        return None
+
+    def _entry(self, name: str) -> _native.CacheEntry | None:
+        path = self._path(name)
+        if path is None:
+            return None
+        try:
+            inode = os.stat(path).st_ino
+            known = self._entries.get(name)
+            if known is None or known[0] != inode:  # removed and made again
+                size = os.stat(os.path.join(path, DATA)).st_size
+                known = self._entries[name] = inode, _native.CacheEntry(os.fsencode(path), size)
+        except OSError:
+            self._entries.pop(name, None)
+            return None
+        return known[1]
+
+    def _path(self, name: str) -> str | None:
+        with self._lock:
+            path = self._paths.get(name)
+            is_due = time.monotonic() >= self._scanned + RESCAN_S
+            if (path is None or not os.path.isdir(path)) and is_due and _NAME.fullmatch(name):
+                with suppress(OSError, StorageError):  # the folder is not there yet, or others may write it
+                    digests = CacheFolder.opened(self._cache_dir, makes=False).digests()
+                    self._paths = {wire_name(digest, self._token): path for digest, path in digests.items()}
+                self._scanned = time.monotonic()
+                self._entries = {each: entry for each, entry in self._entries.items() if each in self._paths}
+            return self._paths.get(name)
+
+
+def checked(question: Any) -> dict[str, list[tuple[int, int]]]:
+    """Return the ranges that a client asks for, by object; raises ValueError for anything else."""
+    objects = question.get("objects") if isinstance(question, dict) else None
+    if not isinstance(objects, dict):
+        raise ValueError("no objects")
+    return {name: [_range(each) for each in ranges] for name, ranges in objects.items() if isinstance(ranges, list)}
+
+
+def _range(value: Any) -> tuple[int, int]:
+    if isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each < 1 << 62 for each in value):
+        return value[0], value[1]
+    raise ValueError("no range")
