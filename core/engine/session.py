@@ -8,7 +8,7 @@ that was not handed out is freed only after that; memory that a hanging device o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -92,8 +92,7 @@ class ReadSession:
         self._end = SessionEnd(self._engine, self._readers, targets, self.status, _both(self._cached.guide, on_end))
         self._finalizer = weakref.finalize(self, self._end)
         try:
-            streams = device_tensors.streams() if device_tensors else {}
-            self._start(streams, digests, seals)
+            self._start(digests, seals)
             if self._readers is not None:
                 self._readers.start()
         except BaseException:
@@ -198,10 +197,9 @@ class ReadSession:
         """Count the bytes that were read so far, dropped gaps included."""
         return int(self._engine.stats()["bytes_landed"])
 
-    def _start(
-        self, streams: Mapping[int, int], digests: _native.DigestPlan | None, seals: _native.SealPlan | None
-    ) -> None:
+    def _start(self, digests: _native.DigestPlan | None, seals: _native.SealPlan | None) -> None:
         plan, cached = self._plan, self._cached
+        streams = self._device_tensors.streams() if self._device_tensors else {}
         of_peers = [*cached.source_of.values()], [*cached.held_back]
         self._engine.start(plan.items, plan.spans, streams, digests, cached.table, seals, plan.runs, *of_peers)
         if cached.guide is not None:

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamer.core.engine.plan import Missing
 from streamer.core.log import OwnLogger
 from streamer.core.peers.discovery import split_address
+from streamer.core.peers.held import COMING
 from streamer.core.peers.names import tls_files, wire_name
-from streamer.core.peers.server import COMING, HELD, OBJECTS, PeerServer
+from streamer.core.peers.server import HELD, OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
 if TYPE_CHECKING:

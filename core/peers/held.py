@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from streamer import _native
 from streamer.core.cache.folder import DATA, CacheFolder
@@ -15,7 +16,10 @@ from streamer.core.errors import StorageError
 from streamer.core.peers.names import wire_name
 
 RESCAN_S = 0.2  # between two looks at which objects the folder has
+COMING = -1  # in the place of a CRC32C: the peer reads this range from the storage now
 _NAME = re.compile(r"[0-9a-f]{64}")
+
+Claims: TypeAlias = dict[str, set[tuple[int, int]]]  # the ranges of each object that a load reads from the storage
 
 
 class HeldObjects:
@@ -28,13 +32,16 @@ class HeldObjects:
         self._paths: dict[str, str] = {}
         self._entries: dict[str, tuple[int, _native.CacheEntry]] = {}  # with the inode of the folder
 
-    def checksums(self, name: str, ranges: list[tuple[int, int]]) -> list[int | None]:
-        """Return the CRC32C of each range; None for one of which a byte is missing."""
+    def answer(self, name: str, ranges: list[tuple[int, int]], loads: Iterable[Claims]) -> list[int | None]:
+        """Return the CRC32C of each range; of one that is not whole, `COMING` if a load reads it, else None."""
+        claims = [load[name] for load in loads if name in load]
+        coming = [COMING if any(each in claimed for claimed in claims) else None for each in ranges]
         entry = self._entry(name)
         if entry is None:
-            return [None] * len(ranges)
+            return coming
         entry.refresh()
-        return [entry.checksum(begin, end) if begin < end else None for begin, end in ranges]
+        held = [entry.checksum(begin, end) if begin < end else None for begin, end in ranges]
+        return [instead if crc is None else crc for crc, instead in zip(held, coming, strict=True)]
 
     def opened(self, name: str) -> tuple[Any, int] | None:
         """Open the file of an object; it can still be read if the cache removes it meanwhile."""

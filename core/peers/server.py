@@ -22,12 +22,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from threading import Lock, Semaphore, Thread
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from streamer.core.conditions import Event
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.peers.discovery import joined_address
-from streamer.core.peers.held import HeldObjects, checked
+from streamer.core.peers.held import Claims, HeldObjects, checked
 from streamer.core.peers.names import TlsFiles, is_token, tls_files
 
 if TYPE_CHECKING:
@@ -38,11 +38,7 @@ MOST_QUESTION_BYTES = 16 << 20  # half a million ranges
 IDLE_S = 5.0  # clients keep connections for their next load, and others may wait for this one's place
 CHUNK_BYTES = 4 << 20  # given to the kernel at a time; less if the rate is limited
 HELD, OBJECTS = "/v1/held", "/v1/objects/"
-COMING = -1  # in the place of a CRC32C: the peer reads this range from the storage now
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
-
-
-Claims: TypeAlias = dict[str, set[tuple[int, int]]]  # the ranges of each object that a load reads from the storage
 
 
 class PeerServer:
@@ -106,13 +102,7 @@ class PeerServer:
         """Answer which ranges are there, a list of CRC32C for each object, and which objects are loaded here now."""
         with self._lock:
             loads = list(self._claims)
-        objects = {}
-        for name, ranges in checked(question).items():
-            claims = [claims[name] for claims in loads if name in claims]
-            objects[name] = [
-                COMING if crc is None and any(each in claimed for claimed in claims) else crc
-                for each, crc in zip(ranges, self._held.checksums(name, ranges), strict=True)
-            ]
+        objects = {name: self._held.answer(name, ranges, loads) for name, ranges in checked(question).items()}
         loading = [name for name in objects if any(name in claims for claims in loads)]
         return {"objects": objects, "peer": self.name, "loading": loading}
 

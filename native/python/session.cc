@@ -211,8 +211,7 @@ void add_nfs(Session& session, const std::string& url, std::uint64_t size_bytes,
   });
 }
 
-// py::register_exception() would release the GIL, and abort a process that ends meanwhile: see
-// gil.h.
+// py::register_exception() would release the GIL, and abort a process that ends; see gil.h.
 void register_forked_error(py::module_& module) {
   static PyObject* forked_error = nullptr;  // never freed, as the module
   forked_error =
@@ -234,8 +233,7 @@ void register_session(py::module_& module) {
   using released = py::call_guard<GilReleased>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see session/session.h.")
-      // The constructor holds the GIL, like os.fork(), so that no child is forked while libcurl
-      // initializes.
+      // Holds the GIL, like os.fork(): no child may be forked while libcurl initializes.
       .def(py::init<SessionOptions>(), py::arg("options"))
       .def(
           "add_file",
