@@ -37,7 +37,7 @@ LOWEST_STAMP := .venv/.lowest
 RUNAI_STAMP := .venv/.runai
 SERVING_STAMP := .venv/.serving
 SGLANG_STAMP := .venv/.sglang
-RAY_STAMP := .venv/.ray
+RAY_STAMP := .venv/.ray-libraries
 BENCH_STAMP := .venv/.bench
 DOCS_STAMP := .venv/.docs
 
@@ -247,9 +247,12 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
 	touch $@
 
-# Ray, and the package that it needs beside those of .venv.
+# Ray with Serve, Data and Train, and the packages that these need beside those of .venv.
 $(RAY_STAMP): | $(INSTALL_STAMP)
-	$(UV) --no-deps --target .venv/ray ray==2.60.0 msgpack==1.2.4
+	$(UV) --no-deps --target .venv/ray ray==2.60.0 msgpack==1.2.4 colorful==0.5.8 distlib==0.4.4 fastapi==0.165.0 \
+	  grpcio-reflection==1.85.1 mmh3==5.3.1 opencensus==0.11.4 opencensus-context==0.1.3 opentelemetry-proto==1.45.2 \
+	  pandas==3.1.1 platformdirs==4.14.8 pyarrow==26.0.1 python-discovery==1.9.6 smart-open==9.0.2 starlette==1.10.0 \
+	  uvicorn==0.54.0 virtualenv==21.15.11
 	touch $@
 
 $(DOCS_STAMP): pyproject.toml | $(INSTALL_STAMP)

@@ -1,0 +1,50 @@
+"""Workers of Ray Train save one checkpoint together, and load it: ``python examples/ray_train.py URI``.
+
+URI is a folder that all workers can write. Each worker writes its part, and the index comes last. With ``group=``, a
+load reads each byte once.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from typing import Any
+
+import ray
+import ray.train
+from ray.train.torch import TorchTrainer
+
+import streamer
+
+
+def train(config: dict[str, Any]) -> None:
+    """Run in each worker; Ray has made the process group."""
+    import torch
+    from torch import distributed
+
+    model = ray.train.torch.prepare_model(torch.nn.Linear(1024, 1024))  # the same on all workers
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(8, 1024)).sum().backward()
+    optimizer.step()
+    group = distributed.group.WORLD
+    saved = streamer.save(model.module.state_dict(), config["uri"], group=group)
+    again = torch.nn.Linear(1024, 1024)
+    streamer.load_into(again, config["uri"], group=group)
+    is_equal = all(map(torch.equal, again.state_dict().values(), model.module.state_dict().values()))
+    ray.train.report({"bytes": saved.bytes, "is_equal": is_equal})
+
+
+def main(uri: str) -> None:
+    ray.init(ignore_reinit_error=True)
+    trainer = TorchTrainer(
+        train,
+        train_loop_config={"uri": uri},
+        scaling_config=ray.train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        run_config=ray.train.RunConfig(storage_path=tempfile.mkdtemp()),
+    )
+    metrics = trainer.fit().metrics
+    print(f"{metrics['bytes']} bytes saved by two workers; loaded again and equal: {metrics['is_equal']}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
