@@ -32,7 +32,7 @@ def main(uri: str, folder: str | None = None) -> None:
         Predictor, fn_constructor_args=(uri,), concurrency=2, num_cpus=0.5, batch_size=8
     )
     predictions = sorted(row["prediction"] for row in rows.take_all())
-    print(f"{len(predictions)} predictions, from {predictions[0]:.2f} to {predictions[-1]:.2f}")
+    print(f"{len(predictions)} predictions, from {predictions[0]:.0f} to {predictions[-1]:.0f}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def train(config: dict[str, Any]) -> None:
     group = distributed.group.WORLD
     saved = streamer.save(model.module.state_dict(), config["uri"], group=group)
     again = torch.nn.Linear(1024, 1024)
-    streamer.load_into(again, config["uri"], group=group)
+    streamer.load_into(config["uri"], again, group=group)
     is_equal = all(map(torch.equal, again.state_dict().values(), model.module.state_dict().values()))
     ray.train.report({"bytes": saved.bytes, "is_equal": is_equal})
 

@@ -42,7 +42,7 @@ def node_options(options: Options | None = None) -> Options:
     A cache that they name already stays. If this node has no actor of `warm`, they stay as they are.
 
     Example:
-        >>> streamer.load_into(model, uri, options=streamer.ray.node_options())                # doctest: +SKIP
+        >>> streamer.load_into(uri, model, options=streamer.ray.node_options())                # doctest: +SKIP
     """
     options = options or Options()
     imported("ray")
