@@ -13,8 +13,6 @@ pytest.importorskip("ray", reason="Ray is installed by make test-ray alone")
 
 from servers.one_file import place_of
 
-import streamer
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("_actors_end")]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -44,5 +42,4 @@ def test_workers_of_ray_data_load_once_each(nodes, server, tmp_path):
 
 def test_workers_of_ray_train_save_one_checkpoint_and_load_it(nodes, tmp_path):
     printed = printed_by("ray_train", nodes, tmp_path / "saved")
-    assert "loaded again and equal: True" in printed
-    assert len(streamer.load(tmp_path / "saved", framework="np")) == 2
+    assert "2 tensors were saved by two workers, and loaded again by both" in printed
