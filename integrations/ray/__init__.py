@@ -3,7 +3,8 @@
 Ray places, restarts and counts. No byte of a checkpoint travels as an object of Ray.
 """
 
+from streamer.integrations.ray.copying import FleetCopyReport, copy
 from streamer.integrations.ray.loading import load, node_options
 from streamer.integrations.ray.warming import FleetReport, NodeReport, stop, warm
 
-__all__ = ["FleetReport", "NodeReport", "load", "node_options", "stop", "warm"]
+__all__ = ["FleetCopyReport", "FleetReport", "NodeReport", "copy", "load", "node_options", "stop", "warm"]

@@ -112,6 +112,14 @@ def warm(
     return fleet.report()
 
 
+def of_node(where: str, error: BaseException | None, label: str) -> StreamerError:
+    """Return an error that names a node, for one that happened there."""
+    hint = error.hint if isinstance(error, StreamerError) else None
+    message = error.message if isinstance(error, StreamerError) else str(error).strip().partition("\n")[0]
+    kind = UsageError if isinstance(error, UsageError) else StorageError
+    return kind(f"{where}: {message}", uri=label, hint=hint)
+
+
 def stop() -> int:
     """End the actors of all nodes, and return how many there were; what their caches hold stays.
 
@@ -194,10 +202,7 @@ class _Fleet:
         if failed:
             first, error = failed[0], failed[0].error
             where = f"{len(failed)} of {counted(len(reports), 'node')} could not be warmed; node {first.address}"
-            hint = error.hint if isinstance(error, StreamerError) else None
-            message = error.message if isinstance(error, StreamerError) else str(error).strip().partition("\n")[0]
-            kind = UsageError if isinstance(error, UsageError) else StorageError
-            raise kind(f"{where}: {message}", uri=self._label, hint=hint) from error
+            raise of_node(where, error, self._label) from error
         return FleetReport(self._label, reports, time.monotonic() - self._began)
 
     def _look(self) -> None:

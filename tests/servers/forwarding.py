@@ -14,7 +14,7 @@ from servers.background import served
 
 __all__ = ["Fault", "ForwardingProxy"]
 
-Fault = Literal["refuse", "lose", "stall", "damage", "swallow", None] | tuple[int, bytes]
+Fault = Literal["refuse", "lose", "stall", "damage", "swallow", "hold", None] | tuple[int, bytes]
 _EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired</Message></Error>"
 _UNKNOWN = b"<Error><Code>NotImplemented</Code><Message>A header is not implemented</Message></Error>"
 HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
@@ -27,8 +27,9 @@ class ForwardingProxy:
         port: Of the store, on loopback.
         decide: Called with method and path of each request: ``"refuse"`` answers 503, ``"lose"`` passes the request on
             and closes the connection without an answer, ``"stall"`` passes it on and is silent until the client leaves,
-            ``"damage"`` changes a byte of the request's body, ``"swallow"`` confirms the body and passes nothing on, a
-            status and a body are the answer, None passes both on.
+            ``"hold"`` answers 503 when `released` is set, ``"damage"`` changes a byte of the request's body,
+            ``"swallow"`` confirms the body and passes nothing on, a status and a body are the answer, None passes both
+            on.
         unknown: A request with this header is answered with 501.
         dropped: A header that no answer has.
 
@@ -37,6 +38,7 @@ class ForwardingProxy:
         requests: Method and path of each request.
         signed: Paths of the requests to S3 whose signature covers the body.
         most_at_once: Most requests that were passed on at the same time.
+        released: Ends the wait of all requests that are held.
         expired_key: Requests that are signed with this access key are answered as those with an expired one.
     """
 
@@ -47,7 +49,7 @@ class ForwardingProxy:
         self._pending = 0
         self.requests: list[tuple[str, str]] = []
         self.signed: list[str] = []
-        self.expired_key = ""
+        self.expired_key, self.released = "", threading.Event()
         self.most_at_once = self._at_once = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = True
@@ -116,7 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.proxy._guard.notify_all()
 
     def _handle(self, fault: Fault, body: bytes) -> None:
-        if fault == "refuse":
+        if fault == "hold":
+            self.proxy.released.wait(120)
+        if fault in ("refuse", "hold"):
             fault = 503, b""
         elif self.proxy.expired_key and self.proxy.expired_key in self.path + self.headers.get("Authorization", ""):
             fault = 400, _EXPIRED

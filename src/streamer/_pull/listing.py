@@ -6,6 +6,7 @@ both a file and a folder, and names under which it keeps its own state.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.folders.paths import disk_name
 from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.log import OwnLogger
 from streamer.core.options.settings import Settings
@@ -23,7 +25,7 @@ from streamer.core.shards.missing import INCOMPLETE, nothing_there, refuse_half_
 from streamer.core.shards.other_weights import is_found_by_name
 from streamer.core.shards.shards import check_unchanged, info_of, infos_of_shards, read_index, sized
 from streamer.core.shards.small_files import USUAL_FILES, named_files
-from streamer.core.store.names import is_url, name_in, unquoted
+from streamer.core.store.names import is_url, name_in, scheme_of, unquoted
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.presence import info_if_present
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
@@ -51,6 +53,14 @@ def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bo
         [True, True, False, False]
     """
     return (not include or _matches(name, include)) and not _matches(name, exclude)
+
+
+def names_file(uri: str, root: str, name: str) -> bool:
+    """Say whether the target of one file is its new name, as for ``cp``: the last name has the same suffix."""
+    suffix = PurePosixPath(name).suffix
+    if uri.partition("?")[0].endswith("/") or not suffix or PurePosixPath(root).suffix != suffix:
+        return False
+    return not (scheme_of(uri) == "file" and os.path.isdir(disk_name(root)))
 
 
 def is_safe(name: str) -> bool:

@@ -90,6 +90,7 @@ class PullArguments:
     context: str | None = None
     # Weights of an older checkpoint are removed when the new files are there; otherwise they are refused.
     replaces: bool = False
+    is_part: bool = False  # others copy the other files at the same time, so a push does not look at those
 
 
 @dataclass(frozen=True)

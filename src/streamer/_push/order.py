@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from streamer.core.format.shard_names import SHARD_SUFFIX
 from streamer.core.shards.other_weights import OTHER_WEIGHTS, is_index, is_manifest
+
+
+def last_of(missing: Sequence[str]) -> list[str]:
+    """Return those of the missing files, in their order, that show up after all others: what completes a checkpoint.
+
+    Example:
+        >>> last_of(["model-00001-of-00002.safetensors", "model.safetensors.index.json"])
+        ['model.safetensors.index.json']
+        >>> last_of(["a.json", "model.safetensors"])
+        ['model.safetensors']
+    """
+    return [name for name in missing if is_index(name) or is_manifest(name)] or list(missing[-1:])
 
 
 def turn(names: Collection[str], name: str) -> tuple[int, str]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from streamer._checkpoint_headers import pinned
@@ -24,9 +23,9 @@ from streamer._locate_shards import opened_store
 from streamer._progress import Progress
 from streamer._pull.authentication import authenticate
 from streamer._pull.checkpoints import Copied, check_series
-from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected
+from streamer._pull.listing import Listing, check_names, check_source, files_below, is_selected, names_file
 from streamer._pull.record import CopyPlan, PullArguments
-from streamer._push.order import turn
+from streamer._push.order import last_of, turn
 from streamer._push.report import PushReport
 from streamer._save.parts import Again
 from streamer._save.writing import Writing, uploading_store
@@ -66,10 +65,20 @@ class Target:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # as for `streamer.save`
 
 
-def push(source: str, target: Target, wanted: PullArguments, *, progress: ProgressOption) -> PushReport:
-    """Copy the wanted files of a folder, or one file, into a folder of another storage."""
+def push(
+    source: str,
+    target: Target,
+    wanted: PullArguments,
+    *,
+    progress: ProgressOption = None,
+    divide: Callable[[Mapping[str, int]], object] | None = None,
+) -> PushReport:
+    """Copy the wanted files of a folder, or one file, into a folder of another storage.
+
+    `divide` gets the sizes of the missing files by name, but those that show up last, and has others send them.
+    """
     with _opened(source, target, wanted) as opened:
-        return opened.run(progress)
+        return opened.run(progress, divide)
 
 
 def plan_push(source: str, target: Target, wanted: PullArguments) -> CopyPlan:
@@ -137,13 +146,17 @@ class _Push:
         there = self._there(chosen)
         replaced = self._different(chosen, there)
         there = {name: file for name, file in there.items() if name not in replaced}
-        older = self._older(listing, chosen, there)
+        older = [] if self._wanted.is_part else self._older(listing, chosen, there)
         missing = sorted(chosen.keys() - there.keys(), key=partial(turn, chosen.keys()))
         return _Files(chosen, authenticated, there, replaced, older, missing)
 
-    def run(self, progress: ProgressOption) -> PushReport:
+    def run(self, progress: ProgressOption, divide: Callable[[Mapping[str, int]], object] | None) -> PushReport:
         chosen, authenticated, there, replaced, older, missing = self._look()
         sent_bytes = sum(chosen[name].size_bytes for name in missing)
+        if divide is not None:
+            last = last_of(missing)
+            divide({name: chosen[name].size_bytes for name in missing if name not in last})
+            missing = last
         with (
             Progress(progress, sent_bytes, f"{self._to.label} ({len(missing)} files)") as shown,
             Writing(self._target, self._settings, shown, Event(), failure="not all files are there") as writing,
@@ -156,18 +169,9 @@ class _Push:
             removed = self._removed(older)
         seconds = time.monotonic() - (self._settings.began or 0.0)
         self._settings.trace_end("push", self._to.label, sent_bytes, seconds, files=len(missing))
-        return PushReport(
-            self._source.label,
-            self._to.label,
-            len(chosen),
-            sum(each.size_bytes for each in chosen.values()),
-            sent_bytes,
-            len(there),
-            self._verified_files,
-            seconds,
-            authenticated,
-            removed,
-        )
+        figures = (len(chosen), sum(each.size_bytes for each in chosen.values()), sent_bytes, len(there))
+        done = (*figures, self._verified_files, seconds, authenticated, removed)
+        return PushReport(self._source.label, self._to.label, *done)
 
     def _authenticated(self, chosen: Mapping[str, FileBytes]) -> int:
         """Authenticate the files before a byte is sent, if there is a key; return their number."""
@@ -188,7 +192,7 @@ class _Push:
     def _chosen(self, listing: Listing) -> dict[str, FileBytes]:
         source, wanted = self._source, self._wanted
         listed = listing.files
-        self._names_file = listing.is_file and _names_file(self._to, next(iter(listed)))
+        self._names_file = listing.is_file and names_file(self._to.uri, self._target.root, next(iter(listed)))
         names = [name for name in sorted(listed) if is_selected(name, wanted.include, wanted.exclude)]
         if not names:
             message = f"the patterns select none of the {len(listed)} files"
@@ -331,14 +335,6 @@ class _Push:
         for info in older:
             store.remove(info.path)
         return tuple(redact(each.uri) for each in older)
-
-
-def _names_file(target: _Side, name: str) -> bool:
-    """Say whether the target of one file is its new name, as for ``cp``: the last name has the same suffix."""
-    root, suffix = target.store.root, PurePosixPath(name).suffix
-    if target.uri.partition("?")[0].endswith("/") or not suffix or PurePosixPath(root).suffix != suffix:
-        return False
-    return not (scheme_of(target.uri) == "file" and os.path.isdir(disk_name(root)))
 
 
 @contextmanager
