@@ -211,7 +211,7 @@ class LoadGuide:
         if self._mine:
             self._release(self._storage, self._taken(self._mine, self._storage.room_bytes))
         else:
-            room_bytes = self._spare_room_bytes()
+            room_bytes = self._spare_room_bytes()  # chooses what is spare, too
             self._release(self._storage, self._taken(self._spare, room_bytes))
 
     def _spare_room_bytes(self) -> float:
@@ -220,19 +220,20 @@ class LoadGuide:
         speed = (after - before) / max(now - since, LOOK_S)
         is_late = now - since >= self._patience_s
         is_stuck = is_late and after == before
-        is_faster = is_stuck or (now - since >= MEASURE_S and self._storage.speed > speed)
-        if is_faster and not self._spare:
-            # What others read now, they give soon
-            is_much_faster = is_stuck or (is_late and self._storage.speed > 2 * speed)
-            spare = [(each, 0) for item, each in self._pending.items() if is_much_faster or item in self._held]
-            self._spare = self._ordered(spare, self._name)
+        is_faster = now - since >= MEASURE_S and self._storage.speed > speed
+        may_be_faster = not self._storage.is_waited_for and 4 * self._storage.speed >= speed
+        room_bytes = 0.0
         if is_stuck or (is_faster and not self._peers.saves_egress):
-            return self._storage.room_bytes
-        left_bytes = self._probed_bytes - self._storage.released_bytes
-        is_worth_it = not self._storage.is_waited_for and 4 * self._storage.speed >= speed
-        if self._peers.saves_egress or not is_worth_it:
-            return 0
-        return min(left_bytes, max(RUN_BYTES, self._storage.released_bytes))
+            room_bytes = self._storage.room_bytes
+        elif may_be_faster and not self._peers.saves_egress:
+            left_bytes = self._probed_bytes - self._storage.released_bytes
+            room_bytes = min(left_bytes, max(RUN_BYTES, self._storage.released_bytes))
+        if room_bytes > 0 and not self._spare:
+            # What others read now, they give soon
+            takes_all = is_stuck or (is_late and self._storage.speed > 2 * speed)
+            spare = [(each, 0) for item, each in self._pending.items() if takes_all or item in self._held]
+            self._spare = self._ordered(spare, self._name)
+        return room_bytes
 
     def _taken(self, queue: deque[Offered], room_bytes: float) -> list[Offered]:
         """Take whole runs from a queue, until the room is used."""

@@ -91,7 +91,7 @@ def warm_peer(storage, folder, rate=0):
 
 
 def test_a_storage_that_is_faster_than_the_peers_gives_most(tmp_path):
-    with one_file(data=DATA) as storage, warm_peer(storage, tmp_path / "0", rate=1_000_000) as slow:
+    with one_file(data=DATA) as storage, warm_peer(storage, tmp_path / "0", rate=4_000_000) as slow:
         report = load(storage, streamer.Options(cache_dir=tmp_path / "own", peers=[slow.address]))
         assert report.bytes_read > report.bytes / 2
 
