@@ -28,6 +28,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -147,7 +148,7 @@ class Scheduler {
 
  private:
   struct LaneQueue {
-    std::vector<BlockCutter> cutters;  // one for each server and device
+    std::list<BlockCutter> cutters;  // for each server and device, and for each release
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
     std::uint32_t expected = 0;  // items in a cache that may turn out to be damaged

@@ -49,6 +49,9 @@ void Scheduler::release(std::vector<ReleasedItem> items) {
     const Span span{item.source, item.begin, item.end, released.item, 1};
     append(spans[queue_for(span)], span);
   }
+  for (LaneQueue& lane : lanes_) {  // each search looks at all cutters
+    std::erase_if(lane.cutters, [](const BlockCutter& cutter) { return cutter.is_exhausted(); });
+  }
   for (auto& [queue, own] : spans) {
     const std::size_t lane = std::get<0>(queue);
     lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
