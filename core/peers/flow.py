@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 AHEAD_S = 0.5  # released ahead of what has arrived, as time at the speed so far
+GROWTH = 4  # at most so much more than what has arrived
 MEASURED_S = 1.0  # the time that the speed is measured over
 
 
@@ -15,7 +16,6 @@ class Flow:
 
     Args:
         sources: Their numbers in the engine.
-        least_ahead_bytes: Released ahead of what has arrived, however slow it is.
         landed_bytes: What each source of the engine has given before.
 
     Attributes:
@@ -23,10 +23,8 @@ class Flow:
         has_given: Whether it has given anything.
     """
 
-    def __init__(
-        self, sources: Collection[int], least_ahead_bytes: int = 1, landed_bytes: Sequence[int] | None = None
-    ) -> None:
-        self.sources, self._least_ahead_bytes = frozenset(sources), least_ahead_bytes
+    def __init__(self, sources: Collection[int], landed_bytes: Sequence[int] | None = None) -> None:
+        self.sources = frozenset(sources)
         self._landed_bytes = 0 if landed_bytes is None else sum(landed_bytes[each] for each in sources)
         self.released_bytes, self.has_given = self._landed_bytes, False
         self._looked = time.monotonic()
@@ -47,7 +45,8 @@ class Flow:
     @property
     def room_bytes(self) -> float:
         """How much more is to be released now."""
-        return max(self._least_ahead_bytes, AHEAD_S * self.speed) - (self.released_bytes - self._landed_bytes)
+        ahead_bytes = min(AHEAD_S * self.speed, GROWTH * self._landed_bytes)  # few bytes tell little about the speed
+        return max(1, ahead_bytes) - (self.released_bytes - self._landed_bytes)
 
     def look(self, now: float, landed_bytes: Sequence[int]) -> int:
         """See what each source of the engine has given; return what came of this one since the last look."""

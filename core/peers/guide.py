@@ -40,7 +40,6 @@ LOOK_S = 0.02  # between two looks at what has arrived
 ASK_S = 0.25  # between two questions to the peers; longer if there is much to ask
 PATIENCE_S = 2.0  # for their answers, and without any progress of them; at least
 MEASURE_S = 0.3  # a speed says something after this
-LEAST_AHEAD_BYTES = 16 << 20  # released to the storage ahead of what has arrived, at least; to a peer, one run
 RUN_BYTES = 4 << 20  # larger if there were more than `MOST_RUNS`
 MOST_RUNS = 1024
 LEAST_PROBED_BYTES = 32 << 20  # less than this comes before a speed is measured
@@ -76,7 +75,7 @@ class LoadGuide:
         sources: defaultdict[str, set[int]] = defaultdict(set)
         for (_, address), source in source_of.items():
             sources[address].add(source)
-        self._storage = Flow({each.number for each in self._missing}, LEAST_AHEAD_BYTES)
+        self._storage = Flow({each.number for each in self._missing})
         self._flows = {address: Flow(each) for address, each in sources.items()}
         self._failures = dict.fromkeys(sources, 0)
         self._given = deque([(time.monotonic(), 0)])  # when peers had given how many bytes

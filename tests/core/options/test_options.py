@@ -10,7 +10,7 @@ from each_row import each_row
 from streamer import OptionError, Options
 from streamer.core.options.settings import resolve
 
-CHOICES = {"share": ("node", "off")}
+CHOICES = {"prefer": ("speed", "egress"), "share": ("node", "off")}
 SWITCHES = ["allow_missing_shards", "check_memory", "direct_io", "gpudirect", "io_uring"]
 PATHS = ["cache_dir", "trace"]
 ADDRESSES = ["peers"]
@@ -101,11 +101,12 @@ def test_a_choice_states_its_words_and_refuses_others(monkeypatch, knob):
         with pytest.raises(OptionError, match=f'{knob} must be "{CHOICES[knob][0]}" or '):
             Options(**{knob: wrong})
     assert getattr(resolve(None), knob) is None
-    for word in CHOICES[knob]:
+    first, second = CHOICES[knob]
+    for word in (first, second):
         monkeypatch.setenv(f"STREAMER_{knob.upper()}", word)
         assert getattr(resolve(None), knob) == word
     monkeypatch.setenv(f"STREAMER_{knob.upper()}", "1")
-    with pytest.raises(OptionError, match=f'STREAMER_{knob.upper()} must be "node" or "off", not \'1\''):
+    with pytest.raises(OptionError, match=f'STREAMER_{knob.upper()} must be "{first}" or "{second}", not \'1\''):
         resolve(None)
 
 
