@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._pull.record import PullArguments
+from streamer._push.copies import patterns_of, place_of
 from streamer._push.push import Target, push
 from streamer._push.report import PushReport
 from streamer.compat.hooks import imported
@@ -76,16 +77,18 @@ def copy(
         809000000000
     """
     imported("ray")
+    source, source_options = place_of(source, source_options)
+    uri, target_options = place_of(uri, target_options)
     wanted = PullArguments(
-        include=[include] if isinstance(include, str) else tuple(include),
-        exclude=[exclude] if isinstance(exclude, str) else tuple(exclude),
+        include=patterns_of(include),
+        exclude=patterns_of(exclude),
         is_verified=verify,
         storage_options=source_options,
         options=options,
     )
-    target = Target(os.fspath(uri), target_options)
-    fleet = _Copies(connected_ray(), os.fspath(source), target, wanted, resources or {})
-    return FleetCopyReport(push(os.fspath(source), target, wanted, progress=False, divide=fleet.send), fleet.nodes)
+    target = Target(uri, target_options)
+    fleet = _Copies(connected_ray(), source, target, wanted, resources or {})
+    return FleetCopyReport(push(source, target, wanted, progress=False, divide=fleet.send), fleet.nodes)
 
 
 @dataclass

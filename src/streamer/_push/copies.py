@@ -65,10 +65,10 @@ def pull(
         >>> streamer.pull("s3://bucket/model", "/mnt/model", exclude=["*.bin"]).files       # doctest: +SKIP
         7
     """
-    uri, storage_options = _place(uri, storage_options)
+    uri, storage_options = place_of(uri, storage_options)
     wanted = PullArguments(
-        include=_patterns(include),
-        exclude=_patterns(exclude),
+        include=patterns_of(include),
+        exclude=patterns_of(exclude),
         is_verified=verify,
         is_checked=check,
         replaces=replace,
@@ -144,11 +144,11 @@ def copy(
         >>> streamer.copy("hf://org/model", "s3://bucket/model", include=["*.safetensors"])    # doctest: +SKIP
         PushReport(source='hf://org/model', uri='s3://bucket/model', files=4, …)
     """
-    source, source_options = _place(source, source_options)
-    uri, target_options = _place(uri, target_options)
+    source, source_options = place_of(source, source_options)
+    uri, target_options = place_of(uri, target_options)
     wanted = PullArguments(
-        include=_patterns(include),
-        exclude=_patterns(exclude),
+        include=patterns_of(include),
+        exclude=patterns_of(exclude),
         is_verified=verify,
         replaces=replace,
         key=key,
@@ -159,7 +159,7 @@ def copy(
     return _push(source, Target(uri, target_options), wanted, progress=progress)
 
 
-def _place(uri: Any, storage_options: Any) -> tuple[str, Any]:
+def place_of(uri: Any, storage_options: Any) -> tuple[str, Any]:
     """Return the URL of a path object, and the options that it holds."""
     given, options, fs = without_path_objects(uri, storage_options, None)
     text = text_of(given)
@@ -169,5 +169,11 @@ def _place(uri: Any, storage_options: Any) -> tuple[str, Any]:
     return text, options
 
 
-def _patterns(given: Any) -> Sequence[str]:
+def patterns_of(given: Any) -> Sequence[str]:
+    """Return patterns, of which one may be given as text.
+
+    Example:
+        >>> patterns_of("*.json")
+        ['*.json']
+    """
     return [given] if isinstance(given, str) else tuple(given)
