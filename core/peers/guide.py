@@ -1,18 +1,18 @@
 """Decides during a load who gives which bytes: which peer, or the storage.
 
-Everything that the own cache lacks is held back in the engine. A thread asks the peers again and again what they hold,
-and releases to each of them, and to the storage, about half a second of work at the speed of each. So a slow peer gets
-little to do, and one that dies leaves little to repeat.
+The engine holds back all items that are not in the own cache. A thread asks the peers again and again what they hold.
+It releases items to each peer and to the storage, about half a second of work at a time, by the speed that each has
+shown. So a slow peer gets little work, and the death of a peer leaves little to repeat.
 
-What nobody holds is divided among the nodes that load the same: each reads its part from the storage, and tells the
-others, which wait for it. The parts are runs of neighbouring bytes, by rendezvous hashing over these nodes, with equal
-numbers of runs. They follow the nodes that come and go.
+Nodes that load the same objects divide the bytes that no node holds. Each node reads its part from the storage, and
+tells the others, which wait for it. A part is many runs of neighbouring bytes. Rendezvous hashing gives each node an
+equal number of runs, and changes them when nodes come or go.
 
-What peers hold, or are to read, the storage gives, too, if it is the faster one. A node without a part of its own reads
-up to `PROBED` of the load from the storage to measure it. If bytes of the storage cost money (`prefer="egress"`), it
-gives only what peers do not give.
+If the storage is faster than the peers, it also gives bytes that peers hold or are to read. A node without a part of
+its own reads up to `PROBED` of the load from the storage to measure its speed. With `prefer="egress"`, for storages
+whose bytes cost money, the storage gives only the bytes that no peer gives.
 
-Guarantees: every item is released, to a peer that says it holds it, or to the storage.
+Guarantees: every item is released, to a peer that says it holds the item, or to the storage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from functools import cached_property
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
-from streamer import _native
 from streamer.core.conditions import Event
 from streamer.core.engine.plan import Missing
 from streamer.core.peers.flow import Flow
@@ -35,6 +34,7 @@ from streamer.core.peers.flow import Flow
 if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.peers.asking import Answer, Peers
+    from streamer.core.peers.held import Claims
 
 LOOK_S = 0.02  # between two looks at what has arrived
 ASK_S = 0.25  # between two questions to the peers; longer if there is much to ask
@@ -57,7 +57,7 @@ class LoadGuide:
         self._pending = {each.item: each for each in missing}
         self._name = peers.server.name if peers.server else secrets.token_hex(8)
         self._name_of = peers.names_of(missing)
-        self._claims = peers.server.begin(self._name_of.values()) if peers.server else None
+        self._claims: Claims | None = None  # told to the others
         self._held: set[int] = set()  # items that peers hold
         self._queues: dict[str, deque[Offered]] = {}  # what each peer can give
         self._mine: deque[Offered] = deque()  # what this node is to read from the storage
@@ -72,6 +72,8 @@ class LoadGuide:
     def start(self, engine: _native.Session, source_of: Mapping[tuple[int, str], int]) -> None:
         """Begin to release."""
         self._engine, self._source_of = engine, source_of
+        if self._peers.server:  # before the first question: of two that begin together, one at least knows of the other
+            self._claims = self._peers.server.begin(self._name_of.values())
         sources: defaultdict[str, set[int]] = defaultdict(set)
         for (_, address), source in source_of.items():
             sources[address].add(source)
@@ -228,7 +230,7 @@ class LoadGuide:
             left_bytes = self._probed_bytes - self._storage.released_bytes
             room_bytes = min(left_bytes, max(RUN_BYTES, self._storage.released_bytes))
         if room_bytes > 0 and not self._spare:
-            # What others read now, they give soon
+            # The others soon give what they read now
             takes_all = is_stuck or (is_late and self._storage.speed > 2 * speed)
             spare = [(each, 0) for item, each in self._pending.items() if takes_all or item in self._held]
             self._spare = self._ordered(spare, self._name)

@@ -17,7 +17,9 @@ from servers.one_file import one_file, place_of
 import streamer
 from streamer import _native
 from streamer.core.cache.folder import CacheFolder
+from streamer.core.engine.plan import Missing
 from streamer.core.errors import OptionError, StorageError
+from streamer.core.peers.asking import Peers
 from streamer.core.peers.names import token_of, wire_name
 from streamer.core.peers.server import MOST_QUESTION_BYTES, PeerServer
 
@@ -206,3 +208,13 @@ def test_another_token_is_that_of_clients_and_names_from_now_on(cache):
         assert ask(peer, "POST", "/v1/held", body)[0] == 401
         status, answer, _ = ask(peer, "POST", "/v1/held", body, token=TOKEN + "2")
         assert (status, b"null" in answer) == (200, False)
+
+
+def test_a_load_that_never_starts_is_not_told_to_others_regression(tmp_path):
+    """Others waited for its part until its process ended."""
+    with contextlib.closing(PeerServer(str(tmp_path), "127.0.0.1", token=TOKEN)) as server:
+        peers = Peers(["127.0.0.1:1"], TOKEN, server)
+        missing = [Missing(0, 0, "5f", 0, 1 << 20)]
+        assert peers.guide(missing, in_item_order=False) is not None
+        names = peers.names_of(missing).values()
+        assert server.held({"objects": {name: [[0, 1 << 20]] for name in names}})["loading"] == []
