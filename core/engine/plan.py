@@ -147,7 +147,7 @@ class Missing(NamedTuple):
 
     item: int
     number: int  # of its object
-    digest: str  # `CachedObject.digest` of that object
+    digest: str  # the object's `CachedObject.digest`
     begin: int
     end: int
 

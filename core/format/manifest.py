@@ -81,7 +81,7 @@ def render_manifest(manifest: Manifest) -> bytes:
 
 def _shard_text(name: str, shard: ShardManifest) -> str:
     """Return the text of a shard, with one line for each tensor, so that `diff` shows which tensors differ."""
-    tensors = ",\n".join(f"{json.dumps(name)}: {_tensor_text(digest)}" for name, digest in shard.tensors.items())
+    tensors = ",\n".join(f"{json.dumps(tensor)}: {_tensor_text(each)}" for tensor, each in shard.tensors.items())
     return f'{json.dumps(name)}: {{"size_bytes": {shard.size_bytes}, "tensors": {{\n{tensors}}}}}'
 
 

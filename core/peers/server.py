@@ -1,7 +1,8 @@
 """The server that a peer is: it gives the bytes of its cache to other machines that have the token.
 
-Plain HTTP/1.1 on one port. ``POST /v1/held`` names ranges of objects; the answer is the CRC32C of each range that the
-cache holds. ``GET /v1/objects/NAME`` returns a range of one object. `core/peers/names.py` defines the names.
+HTTP/1.1 on one port, with TLS if peers have certificates. ``POST /v1/held`` names ranges of objects; the answer is the
+CRC32C of each range that the cache holds. ``GET /v1/objects/NAME`` returns a range of one object. `core/peers/names.py`
+defines the names.
 
 Guarantees: without the token nothing is said, not even whether an object is there; nothing is written; at most
 `MOST_CONNECTIONS` are served at a time, and if there are more, those go first that have not shown the token; a

@@ -87,7 +87,7 @@ TEST_CASE("wrong bytes that another load left behind are not recorded with a ran
   CHECK(entry.held_bytes() == 0);
 }
 
-TEST_CASE("a range of which a part was recorded before is recorded when it is confirmed") {
+TEST_CASE("a confirmed range is recorded, even if a part of it was recorded before") {
   const TemporaryEntry folder;
   CacheEntry entry(folder.path(), kObject.size());
   entry.write(0, bytes_of(0, 1000), {1000});

@@ -60,7 +60,7 @@ void Scheduler::release(std::vector<ReleasedItem> items) {
   ask_for_memory();
 }
 
-// Returns the lanes of which one will read the item: that of its object, and that of the peers.
+// Returns the lanes that may read the item: the lane of its object, and the lane of the peers.
 std::set<Lane> Scheduler::lanes_for(std::uint32_t held_back) const {
   std::set<Lane> lanes{lane_of_source_[plan_.items[held_back].source]};
   if (!plan_.peers.empty()) lanes.insert(lane_of_source_[plan_.peers.front()]);

@@ -163,7 +163,7 @@ TEST_CASE("items that are released at random while their peer dies are all right
 }
 
 TEST_CASE("nothing that a peer sent is in the cache before its item is complete and right") {
-  // Each item is of two blocks, of which the peer sends only the first.
+  // Each item has two blocks. The peer sends only the first one.
   PeerLoad load(
       [](int number) { return number == 0 ? LoopbackFault::kNone : LoopbackFault::kSilent; });
   load.hold_back();

@@ -92,7 +92,7 @@ def test_bytes_of_a_peer_that_differ_from_the_manifest_are_read_from_the_storage
     assert [each.verified_by for each in report.verified] == [f"manifest ({digest})"]
     assert report.peer_bytes == ({peer.address: report.bytes} if is_forgery_believed else {})
     if not is_forgery_believed:
-        wrong, report = stream(storage, tmp_path)  # what was kept is right, and complete
+        wrong, report = stream(storage, tmp_path)  # the cache holds all bytes, and they are right
         assert (wrong, report.cached_bytes) == (set(), report.bytes)
 
 

@@ -1,4 +1,4 @@
-"""TLS between peers: who has a certificate of the authority gives and gets, and nobody else even the token."""
+"""TLS between peers: without a certificate of the authority, a peer gives and gets nothing, not even the token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATA = save(TENSORS)
 
 
 def certificates(folder, authority, name="peers.invalid"):
-    """Write the files of a peer; the name in its certificate is nobody's."""
+    """Write the files of a peer. No host has the name that its certificate gives."""
     folder.mkdir(exist_ok=True)
     own = authority.issue_cert(name)
     (folder / "tls.crt").write_bytes(b"".join(each.bytes() for each in own.cert_chain_pems))
