@@ -107,8 +107,8 @@ class Server {
           Read(descriptor);
         }
       }
-      while (!due_.empty() && due_.top().first <= Clock::now()) {
-        const int descriptor = due_.top().second;
+      while (!due_.empty() && due_.top().time <= Clock::now()) {
+        const int descriptor = due_.top().descriptor;
         due_.pop();
         Continue(descriptor);
       }
@@ -119,7 +119,7 @@ class Server {
   timespec Patience() const {
     using std::chrono::nanoseconds;
     nanoseconds left = std::chrono::seconds(1);
-    if (!due_.empty()) left = std::min<nanoseconds>(left, due_.top().first - Clock::now());
+    if (!due_.empty()) left = std::min<nanoseconds>(left, due_.top().time - Clock::now());
     left = std::max(left, nanoseconds(0));
     return {left.count() / 1'000'000'000, left.count() % 1'000'000'000};
   }
@@ -173,7 +173,7 @@ class Server {
     connection.next =
         Clock::now() + TimeFor(connect_us + static_cast<double>(pace_.latency_us) * factor, 1e6);
     connection.is_answering = true;
-    due_.emplace(connection.next, connection.socket);
+    Schedule(connection.next, connection.socket);
   }
 
   void Answer(Connection& connection, const std::string& request) {
@@ -215,13 +215,15 @@ class Server {
     if (request.starts_with("HEAD")) connection.end = connection.offset;
   }
 
+  void Schedule(TimePoint time, int descriptor) { due_.push({time, turns_++, descriptor}); }
+
   // Sends the slice that is due, and returns when the next slice is due.
   void Continue(int descriptor) {
     const auto found = connections_.find(descriptor);
     if (found == connections_.end() || !found->second.is_answering) return;
     Connection& connection = found->second;
     const TimePoint now = Clock::now();
-    if (connection.next > now) return due_.emplace(connection.next, descriptor), void();
+    if (connection.next > now) return Schedule(connection.next, descriptor), void();
     if (!connection.head.empty()) {
       if (send(descriptor, connection.head.data(), connection.head.size(), MSG_NOSIGNAL) < 0) {
         return Close(descriptor);
@@ -231,10 +233,12 @@ class Server {
     if (connection.offset < connection.end) {
       if (pace_.total_bytes > 0 && total_next_ > now) {
         connection.next = total_next_;
-        return due_.emplace(connection.next, descriptor), void();
+        return Schedule(connection.next, descriptor), void();
       }
-      const size_t slice = static_cast<size_t>(
-          std::clamp(connection.bytes_per_second * kSliceS, 65536.0, 4.0 * (1 << 20)));
+      double speed = connection.bytes_per_second;
+      if (pace_.total_bytes > 0) speed = std::min(speed, static_cast<double>(pace_.total_bytes));
+      const size_t slice =
+          static_cast<size_t>(std::clamp(speed * kSliceS, 65536.0, 4.0 * (1 << 20)));
       const size_t left = static_cast<size_t>(connection.end - connection.offset);
       const ssize_t sent =
           sendfile(descriptor, connection.file, &connection.offset, std::min(slice, left));
@@ -248,7 +252,7 @@ class Server {
                       TimeFor(static_cast<double>(sent), static_cast<double>(pace_.total_bytes));
       }
       if (connection.offset < connection.end)
-        return due_.emplace(connection.next, descriptor), void();
+        return Schedule(connection.next, descriptor), void();
     }
     if (connection.file >= 0) close(std::exchange(connection.file, -1));
     connection.is_answering = false;
@@ -257,7 +261,14 @@ class Server {
 
   static constexpr double kSliceS = 0.003;
 
-  using Due = std::pair<TimePoint, int>;
+  // Those that are due at the same time have their turns in the order in which they came: else the
+  // limit of all together would starve some.
+  struct Due {
+    TimePoint time;
+    size_t turn;
+    int descriptor;
+    auto operator<=>(const Due&) const = default;
+  };
 
   const std::string folder_;
   const Pace pace_;
@@ -265,6 +276,7 @@ class Server {
   int listener_ = -1;
   std::map<int, Connection> connections_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  size_t turns_ = 0;
   TimePoint total_next_{};
   std::minstd_rand random_{1};
 };
