@@ -251,8 +251,7 @@ class Server {
         total_next_ = std::max(total_next_, now - std::chrono::milliseconds(5)) +
                       TimeFor(static_cast<double>(sent), static_cast<double>(pace_.total_bytes));
       }
-      if (connection.offset < connection.end)
-        return Schedule(connection.next, descriptor), void();
+      if (connection.offset < connection.end) return Schedule(connection.next, descriptor), void();
     }
     if (connection.file >= 0) close(std::exchange(connection.file, -1));
     connection.is_answering = false;

@@ -45,6 +45,11 @@ class Nodes:
         del self.folders[node_id]
         self.cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
+    def lose_raylet(self, node_id: str) -> None:
+        """Kill Ray's own process of a node; the others end when they notice."""
+        del self.folders[node_id]
+        self._nodes.pop(node_id).kill_raylet()
+
     def are_workers(self, node: dict[str, Any]) -> bool:
         """For ``nodes=``: all but the head."""
         return node["NodeID"] in self.folders

@@ -35,6 +35,7 @@ OTHERS = (
         "KEY",
         "LORA_URL",
         "PEERS_TLS_DIR",
+        "PEERS_ZONE",
         "PEERS_TOKEN",
         "PEERS_TOKEN_FILE",
         "PLUGINS",

@@ -95,10 +95,18 @@ def _ips_of(host: str) -> list[str]:
     return []
 
 
-def _is_own(address: str, own_port: int | None) -> bool:
-    if own_port is None or split_address(address)[1] != own_port:
-        return False
+def is_of_this_machine(address: str) -> bool:
+    """Whether an address is one of this machine.
+
+    Example:
+        >>> is_of_this_machine("127.0.0.1:7070")
+        True
+    """
     return any(map(_is_local, _ips_of(split_address(address)[0])))
+
+
+def _is_own(address: str, own_port: int | None) -> bool:
+    return own_port is not None and split_address(address)[1] == own_port and is_of_this_machine(address)
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,8 @@ tells the others, which wait for it. A part is many runs of neighbouring bytes. 
 equal number of runs, and changes them when nodes come or go.
 
 If the storage is faster than the peers, it also gives bytes that peers hold or are to read. A node without a part of
-its own reads up to `PROBED` of the load from the storage to measure its speed. With `prefer="egress"`, for storages
-whose bytes cost money, the storage gives only the bytes that no peer gives.
+its own reads some of the load from the storage to measure its speed, all of them together up to `PROBED`. With
+`prefer="egress"`, for storages whose bytes cost money, the storage gives only the bytes that no peer gives.
 
 Guarantees: every item is released, to a peer that says it holds the item, or to the storage.
 """
@@ -22,7 +22,7 @@ import secrets
 import time
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from streamer.core.conditions import Event
 from streamer.core.engine.plan import Missing
 from streamer.core.peers.flow import Flow
+from streamer.core.peers.held import ToldLoad
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -37,13 +38,15 @@ if TYPE_CHECKING:
     from streamer.core.peers.held import Claims
 
 LOOK_S = 0.02  # between two looks at what has arrived
-ASK_S = 0.25  # between two questions to the peers; longer if there is much to ask
+FIRST_ASK_S = 0.05  # between the first two questions to the peers
+ASK_S = 0.25  # between later ones; longer if there is much to ask
 PATIENCE_S = 2.0  # for their answers, and without any progress of them; at least
 MEASURE_S = 0.3  # a speed says something after this
-RUN_BYTES = 4 << 20  # larger if there were more than `MOST_RUNS`
-MOST_RUNS = 1024
+RUN_BYTES, LEAST_RUN_BYTES = 4 << 20, 1 << 20
+FEW_RUNS, MOST_RUNS = 64, 1024  # runs are smaller if there were fewer of them, and larger if there were more
 LEAST_PROBED_BYTES = 32 << 20  # less than this comes before a speed is measured
 PROBED = 1 / 32
+MOST_READERS = 64  # nodes that read from the storage, if more load
 WIN_BACKS = 3  # so often a peer that has failed is read again
 
 Offered: TypeAlias = tuple[Missing, int]  # with the CRC32C that a peer told; 0 for the storage
@@ -57,15 +60,20 @@ class LoadGuide:
         self._pending = {each.item: each for each in missing}
         self._name = peers.server.name if peers.server else secrets.token_hex(8)
         self._name_of = peers.names_of(missing)
-        self._claims: Claims | None = None  # told to the others
+        self._claims: Claims = {name: set() for name in self._name_of.values()}  # told to the others
         self._held: set[int] = set()  # items that peers hold
+        self._near: set[int] = set()  # those of them that peers of the own zone hold
+        self._near_peers: set[str] = set()
         self._queues: dict[str, deque[Offered]] = {}  # what each peer can give
         self._mine: deque[Offered] = deque()  # what this node is to read from the storage
         self._spare: deque[Offered] = deque()  # what it may read from there besides
         self._owner: dict[str, str] = {}  # the node of each run
         self._nodes: set[str] = set()
+        self._told_nodes: set[str] = set()  # those that peers have told of
+        self._left: list[Missing] = []  # what no peer holds, or reads now
+        self._disputed: list[Missing] = []  # what peers say different things of, so that none can be believed
         self._news: deque[tuple[Sequence[Missing], Mapping[str, Answer]]] = deque()
-        self._pause_s = ASK_S
+        self._pause_s = FIRST_ASK_S
         self._ended = Event()
         self._thread = Thread(target=self._run, name="streamer-guide", daemon=True)
 
@@ -73,7 +81,7 @@ class LoadGuide:
         """Begin to release."""
         self._engine, self._source_of = engine, source_of
         if self._peers.server:  # before the first question: of two that begin together, one at least knows of the other
-            self._claims = self._peers.server.begin(self._name_of.values())
+            self._claims = self._peers.server.loads.begin(self._name_of.values())
         sources: defaultdict[str, set[int]] = defaultdict(set)
         for (_, address), source in source_of.items():
             sources[address].add(source)
@@ -87,21 +95,25 @@ class LoadGuide:
         """Stop; what is not released then is not wanted any more."""
         if not self._ended.is_set():
             self._ended.set()
-            if self._peers.server and self._claims is not None:
-                self._peers.server.finish(self._claims)
+            if self._peers.server:
+                self._peers.server.loads.finish(self._claims)
         if self._thread.ident is not None:
             self._thread.join()
+        self._peers.hang_up()
 
     def _run(self) -> None:
         try:
-            self._learn(self._missing, self._peers.ask(self._missing))
+            self._learn(self._missing, self._peers.ask(self._missing, load=self._as_told()))
             asked_at, is_asking = time.monotonic(), False
             while self._pending and not self._ended.is_set():
                 if self._news:
                     self._learn(*self._news.popleft())
-                    self._pause_s, is_asking = max(ASK_S, 4 * (time.monotonic() - asked_at)), False
+                    answered_s = time.monotonic() - asked_at
+                    self._pause_s, is_asking = max(min(2 * self._pause_s, ASK_S), 4 * answered_s), False
                 elif not is_asking and time.monotonic() >= asked_at + self._pause_s:
                     asked_at, is_asking = time.monotonic(), self._ask_again()
+                if not self._asking_nodes() <= self._nodes:
+                    self._divide()
                 self._look()
                 self._top_up()
                 self._ended.wait(LOOK_S)
@@ -110,41 +122,64 @@ class LoadGuide:
 
     def _ask_again(self) -> bool:
         """Ask about what no peer held, in a thread of its own, because some may be slow to answer."""
-        asked = [each for item, each in self._pending.items() if item not in self._held]
+        asked = [each for item, each in self._pending.items() if item not in self._near]
+        load = self._as_told()
 
         def ask() -> None:
             answers: Mapping[str, Answer] = {}
             try:
-                answers = self._peers.ask(asked, PATIENCE_S)
+                answers = self._peers.ask(asked, PATIENCE_S, load)
             finally:  # without an answer of anybody, this node reads everything
                 self._news.append((asked, answers))
+                if self._ended.is_set():
+                    self._peers.hang_up()
 
         if asked:
             Thread(target=ask, name="streamer-ask", daemon=True).start()
         return bool(asked)
 
+    def _as_told(self) -> ToldLoad:
+        """Describe this load for the others."""
+        is_shown = self._peers.server is not None  # that shows the claims as they are
+        claims = self._claims if is_shown else {name: {*ranges} for name, ranges in self._claims.items()}
+        return ToldLoad(self._name, self._pause_s, claims)
+
     def _learn(self, asked: Sequence[Missing], answers: Mapping[str, Answer]) -> None:
         """Queue what peers hold, and choose the own part of the rest."""
         answers = self._readable(answers)
         offered: defaultdict[str, list[Offered]] = defaultdict(list)
-        mine, left = list[Missing](), list[Missing]()
+        self._disputed, self._left = [], []
         for position, each in enumerate(asked):
             crcs = {where: crc for where, told in answers.items() if (crc := told.crcs[position]) is not None}
             if len({*crcs.values()}) == 1:
                 self._held.add(each.item)
+                if any(answers[address].is_near for address in crcs):
+                    self._near.add(each.item)
                 for address, crc in crcs.items():
                     offered[address].append((each, crc))
-            elif crcs:  # they disagree, so that none of them can be believed
-                mine.append(each)
+            elif crcs:
+                self._disputed.append(each)
             elif not any(position in told.coming for told in answers.values()):
-                left.append(each)
+                self._left.append(each)
         for address, items in offered.items():
-            self._queues[address] = self._ordered([*self._queues.get(address, ()), *items], address)
-        nodes = {self._name, *(told.peer for told in answers.values() if told.is_loading)}
+            self._queues[address] = self._ordered([*self._queues.get(address, ()), *items])
+        self._near_peers |= {address for address, told in answers.items() if told.is_near}
+        self._told_nodes = {name for told in answers.values() for name in told.loads}
+        self._divide()
+
+    def _divide(self) -> None:
+        """Choose the own part of what no peer holds or reads now, if the nodes are not the same as before."""
+        nodes = {self._name, *self._told_nodes, *self._asking_nodes()}
         if nodes != self._nodes:
-            self._nodes, self._owner = nodes, owners(sorted({*self._run_of.values()}), nodes)
-        mine += [each for each in left if self._owner[self._run_of[each.item]] == self._name]
-        self._mine = self._ordered([(each, 0) for each in mine], self._name)
+            self._nodes = nodes
+            self._owner = owners(sorted({*self._run_of.values()}), sorted(nodes)[:MOST_READERS])
+        mine = [each for each in self._left if self._owner[self._run_of[each.item]] == self._name]
+        self._mine = self._ordered((each, 0) for each in [*self._disputed, *mine])
+
+    def _asking_nodes(self) -> set[str]:
+        """Return the nodes that have asked this one about the same objects."""
+        server = self._peers.server
+        return server.loads.of(self._claims, self._name)[0] if server else set()
 
     def _readable(self, answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
         """Leave out the answers of peers that failed. One that had no processor for a moment is read again."""
@@ -159,17 +194,22 @@ class LoadGuide:
         lost = {*self._engine.lost_peers()}
         return {address: answer for address, answer in answers.items() if not self._flows[address].sources & lost}
 
-    def _ordered(self, items: Iterable[Offered], name: str) -> deque[Offered]:
-        """Order runs by chance, each time the same for a name, so that not all nodes begin with the same run.
+    def _ordered(self, items: Iterable[Offered]) -> deque[Offered]:
+        """Order items as `_place_of` says, each once."""
+        last = {each[0].item: each for each in items}
+        return deque(last[item] for item in sorted(last, key=self._place_of.__getitem__))
+
+    @cached_property
+    def _place_of(self) -> Mapping[int, int]:
+        """The place of each item in the order: runs by chance, so that not all nodes begin with the same run.
 
         Items that are wanted in their order stay in it: the memory that one waits for is freed by those before it.
         """
-        if self._in_item_order:
-            return deque(sorted(items, key=lambda each: each[0].item))
-        runs: defaultdict[str, list[Offered]] = defaultdict(list)
-        for each in items:
-            runs[self._run_of[each[0].item]].append(each)
-        return deque(each for run in sorted(runs, key=lambda run: _rank(run, name)) for each in runs[run])
+        items = sorted(self._run_of)
+        if not self._in_item_order:
+            ranks = {run: _rank(run, self._name) for run in {*self._run_of.values()}}
+            items.sort(key=lambda item: ranks[self._run_of[item]])
+        return {item: place for place, item in enumerate(items)}
 
     @cached_property
     def _run_of(self) -> dict[int, str]:
@@ -177,13 +217,20 @@ class LoadGuide:
         ends: defaultdict[str, int] = defaultdict(int)
         for each in self._missing:
             ends[each.digest] = max(ends[each.digest], each.end)
-        run_bytes = max(RUN_BYTES, sum(ends.values()) // MOST_RUNS)
+        size_bytes = sum(ends.values())
+        run_bytes = max(LEAST_RUN_BYTES, min(RUN_BYTES, size_bytes // FEW_RUNS), size_bytes // MOST_RUNS)
         return {each.item: f"{each.digest}/{each.begin // run_bytes}" for each in self._missing}
 
     @cached_property
+    def _size_bytes(self) -> int:
+        return sum(each.end - each.begin for each in self._missing)
+
+    @property
     def _probed_bytes(self) -> float:
-        size_bytes = sum(each.end - each.begin for each in self._missing)
-        return max(RUN_BYTES, PROBED * size_bytes) if size_bytes >= LEAST_PROBED_BYTES else 0
+        """How much this node may read to measure the storage: all nodes together, a part of the load."""
+        if self._size_bytes < LEAST_PROBED_BYTES:
+            return 0
+        return max(RUN_BYTES, PROBED * self._size_bytes / len(self._nodes))
 
     def _look(self) -> None:
         """See what has arrived, and which peers are lost."""
@@ -198,6 +245,8 @@ class LoadGuide:
             del self._queues[address]
         if gone:
             self._held = {each.item for queue in self._queues.values() for each, _ in queue}
+            near = (queue for address, queue in self._queues.items() if address in self._near_peers)
+            self._near = {each.item for queue in near for each, _ in queue}
 
     @property
     def _patience_s(self) -> float:
@@ -208,7 +257,8 @@ class LoadGuide:
         """Release to each peer, and to the storage, as much as there is room for."""
         for address, queue in self._queues.items():
             flow = self._flows[address]
-            self._release(flow, self._taken(queue, flow.room_bytes), address)
+            left_out = self._near if address not in self._near_peers else ()
+            self._release(flow, self._taken(queue, flow.room_bytes, left_out), address)
         if self._mine:
             self._release(self._storage, self._taken(self._mine, self._storage.room_bytes))
         else:
@@ -233,15 +283,15 @@ class LoadGuide:
             # The others soon give what they read now
             takes_all = is_stuck or (is_late and self._storage.speed > 2 * speed)
             spare = [(each, 0) for item, each in self._pending.items() if takes_all or item in self._held]
-            self._spare = self._ordered(spare, self._name)
+            self._spare = self._ordered(spare)
         return room_bytes
 
-    def _taken(self, queue: deque[Offered], room_bytes: float) -> list[Offered]:
-        """Take whole runs from a queue, until the room is used."""
+    def _taken(self, queue: deque[Offered], room_bytes: float, left_out: Collection[int] = ()) -> list[Offered]:
+        """Take whole runs from a queue, until the room is used; items that are left out are offered again later."""
         taken, run = list[Offered](), None
         while queue and (room_bytes > 0 or self._run_of[queue[0][0].item] == run):
             each, crc = queue.popleft()
-            if each.item in self._pending:
+            if each.item in self._pending and each.item not in left_out:
                 taken.append((each, crc))
                 run = self._run_of[each.item]
                 room_bytes -= each.end - each.begin
@@ -256,7 +306,7 @@ class LoadGuide:
             flow.released_bytes += each.end - each.begin
             source = each.number if address is None else self._source_of[each.number, address]
             table.extend((each.item, source, crc))
-            if address is None and self._claims is not None:
+            if address is None:
                 self._claims[self._name_of[each.digest]].add((each.begin, each.end))
         if table:
             self._engine.release(table)

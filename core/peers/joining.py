@@ -1,13 +1,14 @@
 """Lets a load join the peers: it reads from them, and this process serves its cache to them.
 
 The server of a process is started by its first load with peers, and runs until the process ends. If another process of
-this machine has the port already, it serves the same cache.
+this machine has the port already, it serves the same cache, and loads tell it what they read from the storage.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock
 
@@ -15,7 +16,7 @@ from streamer.core.cache.cache import Cache
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.options.settings import Settings
 from streamer.core.peers.asking import Peers
-from streamer.core.peers.discovery import addresses_of, own_ports
+from streamer.core.peers.discovery import addresses_of, is_of_this_machine, own_ports
 from streamer.core.peers.names import token_of
 from streamer.core.peers.server import PeerServer
 
@@ -32,27 +33,28 @@ def join_peers(cache: Cache, settings: Settings) -> None:
     token = token_of()
     if all(each.cache is None for each in cache.objects):
         return
-    server = _serving(os.fspath(settings.cache_dir), settings, token)
+    rate = settings.max_serving_bytes_per_second or 0
+    server = serving(os.fspath(settings.cache_dir), own_ports(settings.peers), token, rate)
     addresses = addresses_of(settings.peers, None if server is None else server.port)
-    peers = Peers(addresses, token, server, saves_egress=settings.prefer == "egress")
+    told = next(filter(is_of_this_machine, addresses), None) if server is None else None
+    peers = Peers(addresses, token, server, told=told, saves_egress=settings.prefer == "egress")
     cache.peers = peers
     for each in cache.objects:
         if each.cache is not None:
             each.cache.peers = peers
 
 
-def _serving(cache_dir: str, settings: Settings, token: str) -> PeerServer | None:
-    """Return the server of this process; None if no port is for it."""
-    assert settings.peers
+def serving(cache_dir: str, ports: Iterable[int], token: str, max_bytes_per_second: int = 0) -> PeerServer | None:
+    """Return the server of this process for a cache, on the first port that is free; None if none is."""
     with _lock:
         key = os.getpid(), cache_dir
         server = _servers.get(key)
         if server is not None:
             server.use_token(token)
             return server
-        for port in own_ports(settings.peers):
+        for port in ports:
             with suppress(StorageError):  # taken by another process
-                _servers[key] = PeerServer(cache_dir, "", port, token, settings.max_serving_bytes_per_second or 0)
+                _servers[key] = PeerServer(cache_dir, "", port, token, max_bytes_per_second)
                 return _servers[key]
         return None
 

@@ -16,6 +16,7 @@ from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import variable
 
 TOKEN, TOKEN_FILE, TLS_DIR = "STREAMER_PEERS_TOKEN", "STREAMER_PEERS_TOKEN_FILE", "STREAMER_PEERS_TLS_DIR"
+ZONE = "STREAMER_PEERS_ZONE"
 LEAST_TOKEN_CHARACTERS = 16  # shorter ones can be guessed
 MOST_TOKEN_BYTES = 4096
 
@@ -48,6 +49,11 @@ def tls_files() -> TlsFiles | None:
     """Return the files in ``STREAMER_PEERS_TLS_DIR``; None if peers speak plain HTTP."""
     folder = variable(TLS_DIR)
     return TlsFiles(*(os.path.join(folder, name) for name in ("tls.crt", "tls.key", "ca.crt"))) if folder else None
+
+
+def zone() -> str:
+    """Return the zone of this node, within which bytes cost less; "" if the environment names none."""
+    return variable(ZONE) or ""
 
 
 def _read(path: str) -> str:

@@ -44,6 +44,6 @@ def place_of_node() -> Place | None:
 
 
 def addresses_of_actors() -> list[str]:
-    """Return where the other nodes serve their caches."""
+    """Return where the actors serve their caches, that of this node first."""
     place = place_of_node()
-    return list(place.peers) if place else []
+    return [place.address, *place.peers] if place and place.address else []

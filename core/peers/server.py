@@ -19,7 +19,6 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from threading import Lock, Semaphore, Thread
@@ -28,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 from streamer.core.conditions import Event
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.peers.discovery import joined_address
-from streamer.core.peers.held import Claims, HeldObjects, checked
-from streamer.core.peers.names import TlsFiles, is_token, tls_files
+from streamer.core.peers.held import HeldObjects, Loads, checked
+from streamer.core.peers.names import TlsFiles, is_token, tls_files, zone
 
 if TYPE_CHECKING:
     import ssl
 
-MOST_CONNECTIONS = 256  # each has a thread, which mostly waits in the kernel
+MOST_CONNECTIONS = 1024  # each has a thread, which mostly waits in the kernel
 MOST_QUESTION_BYTES = 16 << 20  # half a million ranges
 IDLE_S = 5.0  # clients keep connections for their next load, and others may wait for this one's place
 CHUNK_BYTES = 4 << 20  # given to the kernel at a time; less if the rate is limited
@@ -64,7 +63,7 @@ class PeerServer:
         self.token, self.rate, self.sent_bytes = token, _Rate(max_bytes_per_second), 0
         self.name = secrets.token_hex(8)  # the same in all answers of this server, and in no other's
         self._cache_dir, self._held = cache_dir, HeldObjects(cache_dir, token)
-        self._claims: list[Claims] = []
+        self.loads = Loads(self.name)
         self._listener = _listener(host, port)
         self._host, self.port = self._listener.getsockname()[:2]  # a closed one has none
         self.closing = Event()
@@ -100,29 +99,18 @@ class PeerServer:
             thread.join()
 
     def held(self, question: Any) -> dict[str, Any]:
-        """Answer which ranges are there, a list of CRC32C for each object, and which objects are loaded here now."""
-        with self._lock:
-            loads = list(self._claims)
-        objects = {name: self._held.answer(name, ranges, loads) for name, ranges in checked(question).items()}
-        loading = [name for name in objects if any(name in claims for claims in loads)]
-        return {"objects": objects, "peer": self.name, "loading": loading}
+        """Answer which ranges are there, a list of CRC32C for each object, and which loads read these objects now."""
+        asked, load = checked(question)
+        if load is not None:
+            self.loads.note(load)
+        names, claims = self.loads.of(asked, load and load.name)
+        objects = {name: self._held.answer(name, ranges, claims) for name, ranges in asked.items()}
+        return {"objects": objects, "loads": [*names], "zone": zone()}
 
     def use_token(self, token: str) -> None:
         """Serve those that have this token from now on."""
         if token != self.token:
             self._held, self.token = HeldObjects(self._cache_dir, token), token
-
-    def begin(self, names: Iterable[str]) -> Claims:
-        """Note that a load of this process reads objects; it adds what it reads from the storage to the result."""
-        claims: Claims = {name: set() for name in names}
-        with self._lock:
-            self._claims.append(claims)
-        return claims
-
-    def finish(self, claims: Claims) -> None:
-        """Note the end of such a load."""
-        with self._lock:
-            self._claims = [each for each in self._claims if each is not claims]
 
     def opened(self, name: str) -> tuple[Any, int] | None:
         """Open the file of an object, and return it with its size; None if there is no such object."""

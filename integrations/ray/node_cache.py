@@ -14,10 +14,11 @@ from typing import Any
 
 from streamer._commands.warm import WarmReport
 from streamer._commands.warm import warm as fill_cache
-from streamer.core.errors import OptionError, StorageError, UsageError
+from streamer.core.errors import OptionError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.peers.discovery import PORT, joined_address
+from streamer.core.peers.joining import serving
 from streamer.core.peers.names import token_of
 from streamer.core.peers.ray_actors import Place
 from streamer.core.peers.server import PeerServer
@@ -43,10 +44,8 @@ class NodeCache:
         """Remember where all nodes serve."""
         self._peers = tuple(each for each in addresses if each != self._address)
 
-    def warm(
-        self, arguments: dict[str, Any], cache_dir: str | None, part: tuple[int, int], addresses: Sequence[str]
-    ) -> WarmReport:
-        """Read what the cache lacks of a part of a checkpoint; `cache_dir` is the folder of this actor, or None."""
+    def warm(self, arguments: dict[str, Any], cache_dir: str | None, addresses: Sequence[str]) -> WarmReport:
+        """Read what the cache lacks of a checkpoint; `cache_dir` is the folder of this actor, or None."""
         self.meet(addresses)
         if not self._cache_dir:
             hint = "Pass cache_dir=, a folder on a disk of each node, or set STREAMER_CACHE_DIR on the nodes"
@@ -58,7 +57,7 @@ class NodeCache:
         options = replace(arguments["options"] or Options(), cache_dir=self._cache_dir)
         if options.peers is None and self._peers and self._server:
             options = replace(options, peers=self._peers)
-        return fill_cache(Request(**{**arguments, "options": options, "progress": self._note}), part)
+        return fill_cache(Request(**{**arguments, "options": options, "progress": self._note}))
 
     def done(self) -> tuple[int, int]:
         """Return how many of the missing bytes were read, and how many were missing."""
@@ -71,8 +70,5 @@ class NodeCache:
 def _server(cache_dir: str, max_bytes_per_second: int) -> PeerServer | None:
     """Serve a cache, on the usual port if it is free; None without a token."""
     with suppress(OptionError):
-        token = token_of()
-        for port in (PORT, 0) if cache_dir else ():
-            with suppress(StorageError):
-                return PeerServer(cache_dir, "", port, token, max_bytes_per_second)
+        return serving(cache_dir, (PORT, 0), token_of(), max_bytes_per_second) if cache_dir else None
     return None

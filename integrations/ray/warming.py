@@ -1,7 +1,7 @@
 """Fills the caches of the nodes of a Ray cluster, each by an actor of its own, and watches the nodes meanwhile.
 
-If nodes serve their caches, each of them first reads a part of the checkpoint from the storage, and then the rest from
-the others: every byte leaves the storage once. Nodes beyond the first `SEEDS` follow when these have everything.
+If nodes serve their caches, they divide what they read from the storage, as all loads with peers do
+(`core/peers/guide.py`). So that each of them asks all that read, few nodes begin, and others follow.
 
 Guarantees: a node that joins during the call gets an actor. The report names lost nodes, and no other node waits for
 them. If the process of an actor dies, its node is asked again. `warm` returns only if every remaining node has the
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from streamer._progress import Progress
 from streamer.compat.hooks import imported
 from streamer.core.errors import StorageError, StreamerError, UsageError
-from streamer.core.peers.held import RESCAN_S
-from streamer.core.peers.ray_actors import NAMESPACE, Place, actor_name, connected_ray
+from streamer.core.peers.asking import MOST_ASKED
+from streamer.core.peers.ray_actors import ANSWER_S, NAMESPACE, Place, actor_name, connected_ray
 from streamer.core.quoting import counted
 from streamer.core.request.request import ProgressOption, Request
 from streamer.core.secrets.redact import redact
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 1.0  # at the nodes, and at what each has read
 PAUSE_S = 2.0  # before an actor that did not answer is asked again: Ray starts a process in two seconds
-SEEDS = 64  # nodes that read a part each from the storage; a load asks as many peers
 FOLLOWERS = 4  # nodes that read at the same time from one that has everything
 ATTEMPTS = 30  # a lost node is reported as such after 12 s or less, so a node that is there fails after a minute
 
@@ -139,17 +138,13 @@ def stop() -> int:
 
 @dataclass
 class _Member:
-    """A node, its actor, and the call that is under way: for its place, for a part, then for everything."""
+    """A node, its actor, and the call that is under way: for its place, then for the checkpoint."""
 
     node_id: str
     address: str
     actor: Any
     call: Any = None
     place: Place | None = None
-    parts: list[tuple[int, int]] = field(default_factory=list)  # that this node is to read from the storage for all
-    has_read: bool = False  # whether it has read parts
-    read_bytes: int = 0  # of these
-    peer_bytes: int = 0
     again_at: float = 0.0
     attempts: int = 0
     asked: Any = None  # the call for `done`
@@ -167,9 +162,8 @@ class _Fleet:
         self._label = ", ".join(redact(each) for each in request.uris)
         self._members: dict[str, _Member] = {}
         self._alive: set[str] = set()
+        self._others: dict[Any, str] = {}  # actors of nodes that are not wanted, and where they serve
         self._told: tuple[str, ...] = ()  # addresses, to all
-        self._has_seeds = False
-        self._parts_seen_at = 0.0  # when all servers have noticed what their nodes have read
         self._looked = -LOOK_EVERY_S
         self._began = time.monotonic()
         self._total_bytes, self._shown = 0, Progress(False, 0, "")
@@ -207,7 +201,7 @@ class _Fleet:
 
     def _look(self) -> None:
         """Give each node that joined its actor, and show what was read."""
-        self._looked = time.monotonic()
+        is_first, self._looked = not self._members, time.monotonic()
         alive = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"]}
         self._alive = {*alive}
         for node_id, node in alive.items():
@@ -215,43 +209,51 @@ class _Fleet:
                 self._members[node_id] = _Member(node_id, node["NodeManagerAddress"], self._actor(node))
         if not self._members:
             raise UsageError("no node of the cluster is wanted", hint="Look at ray.nodes(), and change nodes=")
+        if is_first:
+            self._find_others()
         self._show()
 
+    def _find_others(self) -> None:
+        """Find the actors of nodes that are not wanted: they give what they have."""
+        names = {actor_name(node_id) for node_id in self._alive - self._members.keys()}
+        calls: dict[Any, Any] = {}
+        for each in self._ray.util.list_named_actors(all_namespaces=True):
+            if each["namespace"] == NAMESPACE and each["name"] in names:
+                with suppress(ValueError):  # it ended meanwhile
+                    actor = self._ray.get_actor(each["name"], NAMESPACE)
+                    calls[actor.place.remote()] = actor
+        answered = self._ray.wait([*calls], num_returns=len(calls), timeout=ANSWER_S)[0] if calls else []
+        for call in answered:
+            with suppress(self._ray.exceptions.RayError):
+                self._others[calls[call]] = Place(*self._ray.get(call)).address
+
     def _introduce(self, waiting: Sequence[_Member]) -> None:
-        """Once all nodes that are there have answered, give them parts, and tell everybody of each that serves."""
+        """Once all nodes that are there have answered, tell everybody of each that serves."""
         if any(each.place is None for each in waiting):
             return
-        serving = tuple(sorted(each.place.address for each in self._left() if each.place and each.place.address))
-        if len(serving) > 1 and not self._has_seeds:
-            self._has_seeds = True
-            seeds = [each for each in waiting if each.place and each.place.address][:SEEDS]
-            for number, each in enumerate(seeds):
-                each.parts = [(number, len(seeds))]
+        addresses = {each.place.address for each in self._left() if each.place} | {*self._others.values()}
+        serving = tuple(sorted(addresses - {""}))
         if serving != self._told:
             self._told = serving
-            for each in self._left():
-                each.actor.meet.remote(serving)
+            for actor in [*(each.actor for each in self._left()), *self._others]:
+                actor.meet.remote(serving)
 
     def _left(self) -> list[_Member]:
         return [each for each in self._members.values() if each.report is None or each.report.outcome == "warm"]
 
     def _next_call(self, member: _Member) -> Any:
-        """Start the next call to a node: for its place, for a part, or, when its turn has come, for everything."""
-        part, left = (0, 1), self._left()
-        if member.place is not None and member.parts:
-            part = member.parts[0]
-        elif any(each.place is None or each.parts for each in left) or time.monotonic() < self._parts_seen_at:
-            if member.place is not None:
-                return None
-        elif self._has_seeds and not member.has_read:
-            having = sum(each.has_read or each.report is not None for each in left)
-            reading = sum(each.call is not None and not each.has_read for each in left)
-            if having and reading >= FOLLOWERS * having:
+        """Start the next call to a node: for its place, or, when its turn has come, for the checkpoint."""
+        if member.place is not None:
+            left = self._left()
+            having = sum(each.report is not None for each in left)
+            reading = sum(each.place is not None and each.call is not None for each in left)
+            is_late = len(self._told) > 1 and reading >= max(MOST_ASKED, FOLLOWERS * having)
+            if is_late or any(each.place is None for each in left):
                 return None
         member.attempts += 1
         if member.place is None:
             return member.actor.place.remote()
-        return member.actor.warm.remote(self._arguments, self._cache_dir, part, self._told)
+        return member.actor.warm.remote(self._arguments, self._cache_dir, self._told)
 
     def _is_wanted(self, node: dict[str, Any]) -> bool:
         if callable(self._nodes):
@@ -299,24 +301,15 @@ class _Fleet:
         """Take what a call has returned."""
         if isinstance(result, tuple):
             member.place = Place(*result)
-        elif member.parts:
-            del member.parts[0]
-            member.has_read, self._parts_seen_at = True, time.monotonic() + 2 * RESCAN_S
-            member.read_bytes += result.read_bytes
-            member.peer_bytes += result.peer_bytes
         else:
-            read_bytes, peer_bytes = result.read_bytes + member.read_bytes, result.peer_bytes + member.peer_bytes
-            figures = (result.bytes, read_bytes, peer_bytes, time.monotonic() - self._began)
-            member.done = (read_bytes, read_bytes)
+            figures = (result.bytes, result.read_bytes, result.peer_bytes, time.monotonic() - self._began)
+            member.done = (result.read_bytes, result.read_bytes)
             member.report = NodeReport(member.node_id, member.address, "warm", *figures)
 
     def _end(self, member: _Member, outcome: str, error: BaseException) -> None:
         text = str(error).strip().partition("\n")[0]
         member.report, member.error = NodeReport(member.node_id, member.address, outcome, error=text), error
         member.done = (0, 0)
-        if left := [each for each in self._left() if each.report is None and each.place and each.place.address]:
-            min(left, key=lambda each: len(each.parts)).parts += member.parts
-        member.parts = []
 
     def _show(self) -> None:
         """Show the bytes of all nodes; each is asked once, and answers when it can."""

@@ -30,9 +30,9 @@ def nodes(tmp_path_factory):
 
         def wait_for_peers() -> None:
             """In each process of Ray: the machine may be busy."""
-            from streamer.core.peers import asking
+            from streamer.core.peers import line
 
-            asking.ANSWER_S = 30.0
+            line.PATIENCE_S = 30.0
 
         environment = {"worker_process_setup_hook": wait_for_peers}
         ray.init(address=nodes.cluster.address, log_to_driver=False, runtime_env=environment)

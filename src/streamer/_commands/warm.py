@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import accumulate
 
 from streamer import _native
 from streamer._checkpoint_headers import OpenedCheckpoint, open_checkpoint
@@ -34,15 +33,15 @@ class WarmReport:
     seconds: float  # duration of the call
 
 
-def warm(request: Request, part: tuple[int, int] = (0, 1)) -> WarmReport:
-    """Read what the cache lacks of a part of a checkpoint: by bytes, the one with this number of so many."""
+def warm(request: Request) -> WarmReport:
+    """Read what the cache lacks of a checkpoint."""
     started = time.perf_counter()
     checkpoint = open_checkpoint(request, is_raw=True, any_format=True)
     _check_cached(checkpoint)
     for shard in checkpoint.catalog.shards:
         if shard.cache is not None:
             shard.cache.may_wait = True
-    wanted = _part_of(list(checkpoint.catalog.in_file_order()), *part)
+    wanted = list(checkpoint.catalog.in_file_order())
     missing = _missing(checkpoint, wanted)
     _read(checkpoint, missing, request.progress)
     if not _native.finish_cache_writes(LONGEST_WRITE_S):
@@ -63,14 +62,6 @@ def _check_cached(checkpoint: OpenedCheckpoint) -> None:
     if any(each.cache is None and each.size_bytes for each in checkpoint.catalog.shards):
         reason = "; ".join(checkpoint.cache.remarks()) or "files of this machine are not cached"
         raise UsageError(f"not all of the checkpoint can be cached: {reason}", uri=checkpoint.label)
-
-
-def _part_of(tensors: Sequence[ShardTensor], number: int, count: int) -> list[ShardTensor]:
-    """Return those tensors whose middle lies in the part."""
-    ends = [*accumulate(each.entry.end - each.entry.begin for each in tensors)]
-    middles = (end - (each.entry.end - each.entry.begin) / 2 for each, end in zip(tensors, ends, strict=True))
-    parts = (min(int(middle * count / max(1, ends[-1])), count - 1) for middle in middles)
-    return [each for each, its_part in zip(tensors, parts, strict=True) if its_part == number]
 
 
 def _missing(checkpoint: OpenedCheckpoint, wanted: Sequence[ShardTensor]) -> list[ShardTensor]:

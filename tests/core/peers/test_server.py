@@ -217,4 +217,4 @@ def test_a_load_that_never_starts_is_not_told_to_others_regression(tmp_path):
         missing = [Missing(0, 0, "5f", 0, 1 << 20)]
         assert peers.guide(missing, in_item_order=False) is not None
         names = peers.names_of(missing).values()
-        assert server.held({"objects": {name: [[0, 1 << 20]] for name in names}})["loading"] == []
+        assert server.held({"objects": {name: [[0, 1 << 20]] for name in names}})["loads"] == []

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 
 import streamer
 from streamer import _native
-from streamer.core.peers import asking, joining, tcp_store
+from streamer.core.peers import joining, line, tcp_store
 from streamer.core.peers.discovery import addresses_of, own_ports
 from streamer.core.peers.tcp_store import LIFE_S, SLOTS, leave_stores
 
@@ -111,7 +111,7 @@ def test_a_store_that_nobody_serves_is_no_peer(monkeypatch):
 
 def test_a_load_reads_from_a_peer_that_announced_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("STREAMER_PEERS_TOKEN", "token-of-the-tests")
-    monkeypatch.setattr(asking, "ANSWER_S", 30.0)
+    monkeypatch.setattr(line, "PATIENCE_S", 30.0)
     tensors = {"weight": np.arange(2_000_000, dtype=np.float32)}
     with Host() as host, one_file(data=save(tensors)) as server:
         reports = []

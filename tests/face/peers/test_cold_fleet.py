@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -21,11 +23,13 @@ from streamer.core.engine.plan import Missing
 from streamer.core.peers import joining
 from streamer.core.peers.asking import Peers
 from streamer.core.peers.guide import owners
+from streamer.core.peers.held import WRITES_S
 from streamer.core.peers.server import PeerServer
 
 TOKEN = "a-token-of-the-tests"
 TENSORS = {f"layer{number:02}": np.arange(number, number + 500_000, dtype=np.float32) for number in range(32)}
 DATA = save(TENSORS)
+TENSORS_BEGIN = 8 + int.from_bytes(DATA[:8], "little")
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +82,51 @@ def test_nodes_that_begin_together_read_the_storage_less_than_once_each(tmp_path
         assert sum(sum(each.peer_bytes.values()) for each in reports) > len(DATA)
 
 
+def test_loads_of_processes_without_a_server_divide_too(tmp_path):
+    nodes, together, reports = 3, threading.Barrier(3), []
+
+    def run():
+        together.wait(60)
+        reports.append(load(storage, streamer.Options(cache_dir=tmp_path, peers=[node.address], prefer="egress")))
+
+    def slowly(request, _):
+        if is_block(request):
+            time.sleep(0.1)
+
+    with (
+        one_file(slowly, data=DATA) as storage,
+        contextlib.closing(PeerServer(str(tmp_path), "127.0.0.1", 0, TOKEN)) as node,
+    ):
+        threads = [threading.Thread(target=run) for _ in range(nodes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(reports) == nodes
+        assert given_bytes(storage) < 1.5 * len(DATA)  # of 3
+        assert sum(each.peer_bytes.get(node.address, 0) for each in reports) > len(DATA)
+
+
+def test_peers_of_another_zone_give_only_what_none_of_the_own_zone_has(tmp_path, monkeypatch):
+    with one_file(data=DATA) as storage, warm_peer(storage, tmp_path / "0") as near, peer_that(whole, DATA) as far:
+        options = streamer.Options(cache_dir=tmp_path / "own", peers=[far.address, near.address], prefer="egress")
+        monkeypatch.setenv("STREAMER_PEERS_ZONE", "a")  # the other one says nothing of its zone
+        assert load(storage, options).peer_bytes == {near.address: len(DATA) - TENSORS_BEGIN}
+        near.close()
+        options = dataclasses.replace(options, cache_dir=tmp_path / "other")
+        assert load(storage, options).peer_bytes == {far.address: len(DATA) - TENSORS_BEGIN}
+
+
 def test_a_node_alone_reads_everything_itself(tmp_path):
     with one_file(data=DATA) as storage:
         report = load(storage, streamer.Options(cache_dir=tmp_path, peers=free_addresses(2)))
         assert (report.peer_bytes, report.bytes_read) == ({}, report.bytes)
         assert not [each for each in threading.enumerate() if each.name == "streamer-guide"]
+
+
+def whole(peer, begin, end):
+    peer.head(begin, end)
+    peer.wfile.write(DATA[begin:end])
 
 
 def warm_peer(storage, folder, rate=0):
@@ -132,13 +176,17 @@ def test_what_one_node_reads_from_the_storage_no_other_reads(tmp_path):
     with contextlib.closing(PeerServer(str(tmp_path), "127.0.0.1", 0, TOKEN)) as server:
         missing = [Missing(item, 0, "5f", *each) for item, each in enumerate(ranges)]
         peers = Peers([server.address], TOKEN)
-        claims = server.begin(peers.names_of(missing).values())
+        claims = server.loads.begin(peers.names_of(missing).values())
         claims[peers.names_of(missing)["5f"]].add(ranges[2])
         (answer,) = peers.ask(missing).values()
-        assert (answer.is_loading, [*answer.coming], answer.crcs) == (True, [2], [None] * 4)
-        server.finish(claims)
+        assert (answer.loads, [*answer.coming], answer.crcs) == ({server.name}, [2], [None] * 4)
+        server.loads.finish(claims)
         (answer,) = peers.ask(missing).values()
-        assert (answer.is_loading, [*answer.coming]) == (False, [])
+        assert (answer.loads, [*answer.coming]) == (set(), [2])  # until the cache should have it
+        time.sleep(WRITES_S)
+        (answer,) = peers.ask(missing).values()
+        assert not answer.coming
+        peers.hang_up()
 
 
 class _Lazy(BaseHTTPRequestHandler):
@@ -150,7 +198,7 @@ class _Lazy(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["objects"]
         objects = {name: [None] * len(ranges) for name, ranges in asked.items()}
-        body = json.dumps({"objects": objects, "peer": "lazy", "loading": list(asked)}).encode()
+        body = json.dumps({"objects": objects, "loads": ["lazy"]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
