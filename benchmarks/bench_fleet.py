@@ -1,11 +1,11 @@
 """Time a fleet of processes with own caches and ports, beside as many that each read everything from the storage.
 
-    python benchmarks/bench_fleet.py [--nodes 8] [--mb 400] [--store-mb-per-s 100] [--rounds 3] [--kill]
+    python benchmarks/bench_fleet.py [--nodes 8] [--mb 400] [--store-mb-per-s 100] [--rounds 3] [--kill] [--json FILE]
 
 The store is `paced_server.cc` on loopback, capped for all connections together (0: no cap). Both kinds of fleet
 alternate; each run has fresh processes that import before the clock starts, and empty caches in shared memory. After a
-cold fleet, one more node joins its warm ones. ``--kill`` ends one node of the cold fleet in the middle. The tensors are
-compared.
+cold fleet, one more node joins its warm ones. ``--kill`` adds a cold fleet that loses a node in the middle. The tensors
+are compared. ``fleet_model.py --compare`` reads what ``--json`` writes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from checkpoint import make_or_reuse  # noqa: E402  its folder is no package
 from paced_origin import Pace, PacedOrigin  # noqa: E402
 
 TOKEN = "a-token-of-the-benchmark"
+LATENCY_US = 5000  # of the store
 
 
 def child(url: str, cache: str, peers: str) -> None:
@@ -41,15 +44,19 @@ def child(url: str, cache: str, peers: str) -> None:
     options = streamer.Options(cache_dir=cache, peers=peers.split(",")) if peers else streamer.Options()
     print(flush=True)
     sys.stdin.readline()
+    began, cpu_s, tensors, arrived = time.time(), time.process_time(), {}, []
     with streamer.stream(url, framework="np", options=options, progress=False) as stream:
-        tensors = dict(stream)
-    ended = time.time()
+        for name, tensor in stream:
+            arrived.append(time.time())
+            tensors[name] = tensor
+    ended, cpu_s = time.time(), time.process_time() - cpu_s
     report = stream.report
     digest = 0
     for name in sorted(tensors):
         digest = zlib.crc32(tensors[name].reshape(-1).view("u1"), digest)
     figures = {"ended": ended, "store": report.bytes_read, "peers": sum(report.peer_bytes.values()), "digest": digest}
-    print(json.dumps({**figures, "bytes": report.bytes, "log": str(report)}), flush=True)
+    figures |= {"began": began, "headers": report.stages["locate"] + report.stages["headers"], "first": arrived[0]}
+    print(json.dumps({**figures, "cpu_s": cpu_s, "bytes": report.bytes, "log": str(report)}), flush=True)
     sys.stdin.read()
 
 
@@ -57,6 +64,7 @@ class Node:
     """A process of the fleet."""
 
     def __init__(self, url: str, cache: str = "", peers: str = "") -> None:
+        self.peers = peers
         command = [sys.executable, __file__, "--child", url, cache, peers]
         self.process = subprocess.Popen(
             command,
@@ -79,31 +87,47 @@ class Node:
         assert self.process.stdout is not None
         return dict(json.loads(self.process.stdout.readline()))
 
+    def cpu_s(self) -> float:
+        """Return the processor seconds of all its threads so far."""
+        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> None:
         """Kill it."""
         self.process.kill()
         self.process.wait()
 
 
-def together(nodes: list[Node], killed_after_s: float | None = None) -> dict[str, float]:
-    """Let all load at the same time."""
-    began = time.time()
+def together(nodes: list[Node], fleet: Sequence[Node] = (), killed_after_s: float | None = None) -> dict[str, float]:
+    """Let all nodes load at the same time, while the others of the fleet serve them."""
+    living = nodes if killed_after_s is None else nodes[1:]
+    serving_s, busy_s, began = sum(node.cpu_s() for node in fleet), machine_busy_s(), time.time()
     for node in nodes:
         node.go()
-    living = nodes
     if killed_after_s is not None:
         time.sleep(killed_after_s)
         nodes[0].close()
-        living = nodes[1:]
     figures = [node.figures() for node in living]
     if len({each["digest"] for each in figures}) != 1:
         raise SystemExit("the tensors differ")
-    size = figures[0]["bytes"]
+    size, busy_s = figures[0]["bytes"], machine_busy_s() - busy_s
     return {
         "seconds": max(each["ended"] for each in figures) - began,
         "store": sum(each["store"] for each in figures) / size,
         "peers": sum(each["peers"] for each in figures) / size,
+        "started_s": max(each["began"] for each in figures) - began,  # until the last node was awake
+        "headers_s": statistics.median(each["headers"] for each in figures),
+        "first_tensor_s": statistics.median(each["first"] - each["began"] for each in figures),
+        # Of the living nodes until the end of their load, and of those that only serve; without the store
+        "cpu_s": sum(each["cpu_s"] for each in figures) + sum(node.cpu_s() for node in fleet) - serving_s,
+        "machine_busy_s": busy_s,  # processor seconds of everything; the store, digests and other programs included
     }
+
+
+def machine_busy_s() -> float:
+    """Return the processor seconds of all programs of the machine, and those that a host took from it."""
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def free_ports(count: int) -> list[int]:
@@ -114,28 +138,41 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def cold_fleet(url: str, caches: str, nodes: int) -> list[Node]:
+    """Start nodes with empty caches that know each other, and the address of one more."""
+    peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(nodes + 1))
+    return [Node(url, tempfile.mkdtemp(dir=caches), peers) for _ in range(nodes)]
+
+
 def one_round(url: str, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Time each kind once."""
+    """Time each case once."""
+    nodes = arguments.nodes
     caches = tempfile.mkdtemp(dir="/dev/shm")
-    peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(arguments.nodes + 1))
-    alone = [Node(url) for _ in range(arguments.nodes)]
-    result = {"everyone reads": together(alone)}
-    for node in alone:
-        node.close()
-    fleet = [Node(url, f"{caches}/{number}", peers) for number in range(arguments.nodes)]
+    running = [Node(url) for _ in range(nodes)]
     try:
-        kill_s = result["everyone reads"]["seconds"] / arguments.nodes / 2 if arguments.kill else None
-        result["cold fleet"] = together(fleet, kill_s)
+        result = {"everyone reads": together(running)}
+        _close(running)
+        running += cold_fleet(url, caches, nodes)
+        result["cold fleet"] = together(running)
         time.sleep(2)  # what they read is written
-        fleet.append(Node(url, f"{caches}/more", peers))
-        result["one more node"] = together(fleet[-1:])
-        fleet.append(Node(url))
-        result["one node alone"] = together(fleet[-1:])
+        running.append(Node(url, tempfile.mkdtemp(dir=caches), running[0].peers))
+        result["one more node"] = together(running[-1:], running[:-1])
+        _close(running)
+        running.append(Node(url))
+        result["one node alone"] = together(running)
+        _close(running)
+        if arguments.kill:
+            running += cold_fleet(url, caches, nodes)
+            result["one killed"] = together(running, killed_after_s=arguments.killed_after_s)
     finally:
-        for node in fleet:
-            node.close()
+        _close(running)
         shutil.rmtree(caches)
     return result
+
+
+def _close(nodes: list[Node]) -> None:
+    while nodes:
+        nodes.pop().close()
 
 
 def main() -> None:
@@ -151,11 +188,15 @@ def main() -> None:
     if arguments.child:
         child(*arguments.child)
         return
+    if arguments.kill and not arguments.store_mb_per_s:
+        parser.error("--kill needs a store with a limit, which says when the middle of a load is")
+    if arguments.kill:  # in the middle of what the store needs for one copy
+        arguments.killed_after_s = arguments.mb / arguments.store_mb_per_s / 2
     rounds = []
     with tempfile.TemporaryDirectory() as scratch:
         (path,) = make_or_reuse(Path(scratch) / "bucket", arguments.mb * 1_000_000, 1)
         time.sleep(2.5)  # younger versions are not kept
-        pace = Pace(latency_us=5000, connection_bytes=10**10, total_bytes=arguments.store_mb_per_s * 1_000_000)
+        pace = Pace(latency_us=LATENCY_US, connection_bytes=10**10, total_bytes=arguments.store_mb_per_s * 1_000_000)
         with PacedOrigin(Path(scratch), pace) as store:
             for _ in range(arguments.rounds):
                 rounds.append(one_round(f"{store.http_url}/bucket/{Path(path).name}", arguments))
@@ -165,7 +206,10 @@ def main() -> None:
         spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
         print(f"{kind}: {statistics.median(seconds):.2f} s ({spread}), store {statistics.median(store_share):.3f} x")
     if arguments.json:
-        arguments.json.write_text(json.dumps(rounds, indent=2))
+        about = {name: value for name, value in vars(arguments).items() if name not in ("json", "child")}
+        about |= {"latency_us": LATENCY_US, "date": date.today().isoformat()}
+        about["processors"] = len(os.sched_getaffinity(0))
+        arguments.json.write_text(json.dumps({"arguments": about, "rounds": rounds}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from each_row import each_row
 
-MODEL = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/fleet_model.py"))
+MODEL = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/modelled_fleet.py"))
 Fleet, run, WAYS = MODEL["Fleet"], MODEL["outcome_of"], MODEL["WAYS"]
 FLEET = Fleet(nodes=8, blocks=200)
 LOST = replace(FLEET, lost_nodes=1, lost_after_s=7)
@@ -21,6 +21,7 @@ EVENTS = {
     "two zones": replace(FLEET, zones=2, between_zones=3e9),
     "two zones and lost nodes": replace(FLEET, nodes=20, zones=2, lost_nodes=5, lost_after_s=2),
     "one node": replace(FLEET, nodes=1),
+    "a late start, and a measured store": replace(LOST, start_s=0.5, asking_s=1, probed=1 / 4, is_side_by_side=True),
 }
 
 
@@ -31,6 +32,7 @@ def test_every_byte_that_was_sent_has_arrived_or_was_lost_with_a_node(event: str
     found, copies = run(fleet, way), fleet.readers if way == "everyone" else 1
     assert found.received_bytes == pytest.approx((fleet.nodes - fleet.lost_nodes) * copies * fleet.size_bytes)
     assert found.store_bytes + found.peer_bytes == pytest.approx(found.received_bytes + found.wasted_bytes)
+    assert found.received_from_store <= min(found.received_bytes, found.store_bytes)
     assert 0 < found.median_s <= found.seconds
 
 
@@ -85,3 +87,28 @@ def test_one_more_node_takes_nothing_from_the_store_if_the_others_have_it() -> N
     found = run(replace(FLEET, warm_nodes=7), "peers")
     assert (found.store_bytes, found.received_bytes) == (0, pytest.approx(FLEET.size_bytes))
     assert found.seconds <= 1.1 * FLEET.size_bytes / FLEET.network
+
+
+def test_a_load_takes_longer_by_its_start() -> None:
+    one = replace(FLEET, nodes=1)
+    assert run(replace(one, start_s=3), "peers").seconds == pytest.approx(run(one, "peers").seconds + 3)
+
+
+def test_nodes_that_seldom_ask_hear_late_of_the_last_blocks() -> None:
+    side_by_side = replace(FLEET, is_side_by_side=True)
+    seldom = run(replace(side_by_side, asking_s=8), "peers")
+    assert run(side_by_side, "peers").seconds + 1 < seldom.seconds < run(side_by_side, "peers").seconds + 8
+
+
+def test_a_node_that_measures_the_store_reads_that_part_and_no_more() -> None:
+    joined = run(replace(FLEET, warm_nodes=7, probed=1 / 32), "peers")
+    assert joined.received_from_store == pytest.approx(FLEET.size_bytes * 7 / 200)  # of 200 blocks, a 32nd rounded up
+    assert (
+        run(replace(FLEET, probed=1 / 32), "peers").store_bytes <= 1.05 * FLEET.size_bytes
+    )  # its part is more than that
+
+
+def test_others_have_what_a_lost_node_had_read_if_they_read_side_by_side() -> None:
+    lost = replace(LOST, store=2.5e9, lost_after_s=28)
+    one_by_one, side_by_side = run(lost, "peers"), run(replace(lost, is_side_by_side=True), "peers")
+    assert side_by_side.store_bytes < one_by_one.store_bytes
