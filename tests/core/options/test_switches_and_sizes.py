@@ -71,9 +71,9 @@ def test_a_name_that_is_nearly_one_of_ours_is_warned_of_once(
 def test_a_name_that_is_like_none_of_ours_is_warned_of_too_regression(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("STREAMER_COLOUR", "x")
+    monkeypatch.setenv("STREAMER_ELEPHANT", "x")
     resolve(None)
-    assert [record.getMessage() for record in caplog.records] == ["STREAMER_COLOUR is not read by streamer"]
+    assert [record.getMessage() for record in caplog.records] == ["STREAMER_ELEPHANT is not read by streamer"]
 
 
 def test_the_value_of_a_variable_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
