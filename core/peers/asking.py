@@ -163,8 +163,8 @@ class Peers:
             if thread.is_alive():
                 self._late[address] += 1
                 lines[address].cut()
-            elif address in answered:
-                self._lines[address] = lines[address]
+            elif address in answered and self._lines.setdefault(address, lines[address]) is not lines[address]:
+                lines[address].close()  # another session of this load has asked meanwhile
 
     def hang_up(self) -> None:
         """Close the lines that were kept for the next question."""

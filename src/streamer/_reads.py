@@ -106,6 +106,8 @@ class _OwnReads:
             rows, runs = self.destinations.items(), self.destinations.runs()
             self.plan = plan_reads(rows, settings.coalesce_gap_bytes, runs)
         self._share = self._node_share()
+        if self._share and verification is not None:  # the processes of a node give each other blocks, not tensors
+            checkpoint.cache.leave_peers()
         self.plan = self._share.plan if self._share else self.plan
 
     @property
@@ -201,6 +203,8 @@ class _GroupReads:
 
         assert checkpoint.member is not None
         digests = checkpoint.tensor_digests() if is_verified else ()
+        if is_verified:  # ranks give each other pieces, not tensors
+            checkpoint.cache.leave_peers()
         catalog, settings, distrust = checkpoint.catalog, checkpoint.settings, checkpoint.cache.distrust
         self._shared = SharedReads(checkpoint.member, catalog, wanted, settings, digests=digests, distrust=distrust)
         self.verification: Verification | None = self._shared.verification

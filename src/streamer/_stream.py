@@ -20,7 +20,7 @@ from streamer._reads import Order, reads_of
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.report import LoadReport, device_path, gpudirect_remarks, load_report
 from streamer.core.collector import collector_paused
-from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
+from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.group.joining import joined_group
 from streamer.core.log import OwnLogger
 from streamer.core.request.request import ProgressOption, Request, UriOption
@@ -200,6 +200,8 @@ class Stream(Generic[TensorT]):
         try:
             items = self._session.next_items(enough_bytes)
         except BaseException as error:
+            if isinstance(error, ChecksumError):
+                self._checkpoint.distrust(error.uri)
             self._note(error)
             raise
         if not items:

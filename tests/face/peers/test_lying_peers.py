@@ -54,9 +54,9 @@ def storage():
         yield storage
 
 
-def stream(storage, cache_dir, peers=(), **how):
+def stream(storage, cache_dir, peers=(), share=None, **how):
     """Load; return the tensors that are wrong, and the report."""
-    options = streamer.Options(cache_dir=cache_dir, peers=peers or None)
+    options = streamer.Options(cache_dir=cache_dir, peers=peers or None, share=share)
     how = {"framework": "np", "storage_options": storage.options(), "options": options} | how
     with streamer.stream(storage.uri("model.safetensors"), **how) as stream:
         tensors = dict(stream)
@@ -94,6 +94,29 @@ def test_bytes_of_a_peer_that_differ_from_the_manifest_are_read_from_the_storage
     if not is_forgery_believed:
         wrong, report = stream(storage, tmp_path)  # the cache holds all bytes, and they are right
         assert (wrong, report.cached_bytes) == (set(), report.bytes)
+
+
+@pytest.mark.parametrize("digest", ["crc32c", "sha256"])
+def test_processes_that_share_and_verify_believe_no_peer(storage, tmp_path, digest):
+    streamer.write_manifest(storage.uri("model.safetensors"), storage_options=storage.options(), digest=digest)
+    with peer_that(giving, FORGED) as peer:
+        wrong, report = stream(storage, tmp_path, [peer.address], share="node", verify="manifest")
+    assert (wrong, report.peer_bytes, peer.given) == (set(), {}, 0)
+
+
+def test_a_lie_in_the_cache_is_forgotten_by_a_shared_load(storage, tmp_path):
+    uri, storage_options = storage.uri("model.safetensors"), storage.options()
+    streamer.write_manifest(uri, storage_options=storage_options, digest="sha256")
+    with peer_that(giving, FORGED) as peer:
+        options = streamer.Options(cache_dir=tmp_path, peers=[peer.address])
+        how = {"framework": "np", "storage_options": storage_options, "options": options, "names": ["layer1"]}
+        with streamer.stream(uri, **how) as tensors:
+            ((_, lied),) = tensors
+    assert not np.array_equal(lied, TENSORS["layer1"])  # without verify=, the peer is believed
+    assert _native.finish_cache_writes(30)
+    with pytest.raises(streamer.ChecksumError):
+        stream(storage, tmp_path, share="node", verify="manifest")
+    assert stream(storage, tmp_path, share="node", verify="manifest")[0] == set()
 
 
 def test_a_peer_that_is_right_gives_what_a_hash_confirms(storage, tmp_path):
