@@ -38,6 +38,7 @@ RUNAI_STAMP := .venv/.runai
 SERVING_STAMP := .venv/.serving
 SGLANG_STAMP := .venv/.sglang
 RAY_STAMP := .venv/.ray-libraries
+RAY_LLM_STAMP := .venv/.ray-llm
 BENCH_STAMP := .venv/.bench
 DOCS_STAMP := .venv/.docs
 
@@ -88,8 +89,9 @@ test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ##
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
 	PYTHONPATH=.venv/sglang $(BIN)/pytest -W ignore tests/serving $(ARGS)
 
-test-ray: $(INSTALL_STAMP) $(RAY_STAMP) ## run the tests of streamer.ray on a Ray cluster of this machine
+test-ray: $(INSTALL_STAMP) $(RAY_STAMP) $(RAY_LLM_STAMP) ## run the tests of streamer.ray on a Ray cluster of this machine
 	PYTHONPATH=.venv/ray $(BIN)/pytest -W ignore tests/on_ray $(ARGS)
+	PYTHONPATH=.venv/ray:.venv/ray-llm:.venv/serving $(BIN)/pytest -W ignore tests/on_ray/test_serve_llm.py $(ARGS)
 
 test-docs: docs docs-packages ## build the site, and open each page in headless Chromium
 	$(BIN)/pytest tests/site $(ARGS)
@@ -253,6 +255,14 @@ $(RAY_STAMP): | $(INSTALL_STAMP)
 	  grpcio-reflection==1.85.1 mmh3==5.3.1 opencensus==0.11.4 opencensus-context==0.1.3 opentelemetry-proto==1.45.2 \
 	  pandas==3.1.1 platformdirs==4.14.8 pyarrow==26.0.1 python-discovery==1.9.6 smart-open==9.0.2 starlette==1.10.0 \
 	  uvicorn==0.54.0 virtualenv==21.15.11
+	touch $@
+
+# A vLLM that both this version of Ray and our load format fit, and what Ray Serve LLM imports beside .venv/serving. Ray
+# itself names 0.29.0, which our load format does not fit.
+$(RAY_LLM_STAMP): | $(RAY_STAMP) $(SERVING_STAMP)
+	$(UV) --no-deps --target .venv/ray-llm vllm==0.32.0 httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0 \
+	  watchfiles==1.3.0 model-hosting-container-standards==0.1.16
+	sed -i 's/^Version: [0-9.]*$$/&+cpu/' .venv/ray-llm/vllm-*.dist-info/METADATA
 	touch $@
 
 $(DOCS_STAMP): pyproject.toml | $(INSTALL_STAMP)

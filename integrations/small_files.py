@@ -34,7 +34,7 @@ _WEIGHTS = (
 _CODE = ("*.py", "*.pyc", "*.so", "*.pkl", "*.pickle", "*.joblib")
 _HIDDEN = (".*", "*/.*")
 # Libraries look for files of these names. Such a file is never left out for lack of room or permission.
-_USUAL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
+USUAL = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 
 _log = OwnLogger()
 
@@ -115,7 +115,7 @@ def _fitting(infos: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
 
 
 def _is_usual(name: str) -> bool:
-    return is_selected(name, _USUAL, ())
+    return is_selected(name, USUAL, ())
 
 
 def _size(info: ObjectInfo) -> int:

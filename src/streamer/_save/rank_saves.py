@@ -105,7 +105,7 @@ class RankSave:
     ) -> None:
         self.member, self._tensors, self._own, self._held = member, tensors, own, held
         self._most_at_a_time, self._is_cancelled, self._silence_s = most_at_a_time, is_cancelled, silence_s
-        self._torch, self._traced = sys.modules["torch"], traced
+        self._torch, self._traced, self.leads = sys.modules["torch"], traced, member.rank == 0
         self._last_beat = time.monotonic()
         self._checksums: list[tuple[int, str, int, int, int]] = []  # number of the shard, name, begin, end, CRC32C
 

@@ -106,7 +106,7 @@ def save(
         >>> streamer.save(model, "s3://bucket/model").files                          # doctest: +SKIP
         ('model.safetensors.manifest.json', 'model.safetensors')
     """
-    return _saved(_saving_of(tensors, uri, locals()))
+    return saved(saving_of(tensors, uri, locals()))
 
 
 def save_model(  # noqa: D417  `save` describes the others
@@ -145,7 +145,7 @@ def save_model(  # noqa: D417  `save` describes the others
     Example:
         >>> streamer.save_model(model, "s3://bucket/model")                         # doctest: +SKIP
     """
-    return _saved(_saving_of(model, uri, locals(), drops_shared=True))
+    return saved(saving_of(model, uri, locals(), drops_shared=True))
 
 
 async def asave(  # noqa: D417  `save` describes the others
@@ -182,18 +182,18 @@ async def asave(  # noqa: D417  `save` describes the others
     Example:
         >>> await streamer.asave(model, "s3://bucket/model")                        # doctest: +SKIP
     """
-    saving = _saving_of(tensors, uri, locals(), is_sampled=True)
-    saved = asyncio.ensure_future(in_thread(lambda: _saved(saving), role="async"))
+    saving = saving_of(tensors, uri, locals(), is_sampled=True)
+    saving_task = asyncio.ensure_future(in_thread(lambda: saved(saving), role="async"))
     try:
-        return await asyncio.shield(saved)
+        return await asyncio.shield(saving_task)
     except asyncio.CancelledError:
         saving.is_cancelled.set()
         with suppress(Exception):
-            await saved
+            await saving_task
         raise
 
 
-def _saving_of(
+def saving_of(
     tensors: Any, uri: Any, arguments: Mapping[str, Any], *, drops_shared: bool = False, is_sampled: bool = False
 ) -> Saving:
     """Check the arguments of a public function."""
@@ -245,7 +245,8 @@ def _notes_of(tensors: Any) -> Mapping[str, str]:
     return tensors.metadata() if isinstance(tensors, Checkpoint) and not tensors else {}
 
 
-def _saved(saving: Saving) -> SaveReport:
+def saved(saving: Saving) -> SaveReport:
+    """Save, and return the report; raises as `save`."""
     (uri,) = saving.request.uris
     with saving.settings.watched("save", redact(uri)), joined_group(saving.request, "a save") as member:
         if saving.parts is not None:

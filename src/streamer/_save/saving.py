@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from streamer._checkpoint_headers import open_checkpoint
 from streamer._progress import Progress
@@ -33,7 +33,6 @@ from streamer.core.store.uploads import UploadingStore
 
 if TYPE_CHECKING:
     from streamer._save.rank_parts import Description
-    from streamer._save.rank_saves import RankSave
 
 Result = TypeVar("Result")
 
@@ -82,6 +81,29 @@ _LEFT = "the checkpoint is saved, but the older one is not removed"
 MOST_MANIFESTS = 4  # of other programs that are replaced
 
 
+class Together(Protocol):
+    """Those that send the shards of one save: the ranks of a group, or the nodes of a cluster."""
+
+    leads: bool  # whether this process begins the files, and lets the last ones show up
+
+    def aside(self, work: Callable[[], Result]) -> Result:
+        """Run work while the others wait for this process."""
+
+    def sums(self, shards: Sequence[ShardBytes], numbers: Sequence[int] = ()) -> Mapping[int, int]:
+        """Compute the CRC-32C of the shards with some numbers."""
+
+    def lead(
+        self, writing: Writing, place: Place, shards: Sequence[ShardBytes], *, keeps: bool
+    ) -> list[tuple[str, OwningUpload]]:
+        """Have the missing shards sent, with their digests; return those that have not shown up."""
+
+    def follow(self, store: Any, shards: Sequence[ShardBytes], *, resumes: bool) -> Mapping[str, Any]:
+        """Send a part for the process that leads, and return its report."""
+
+    def tell_end(self, report: Mapping[str, Any]) -> None:
+        """Note that the checkpoint is saved."""
+
+
 @dataclass(frozen=True)
 class Saving:
     """What is saved, and how."""
@@ -98,7 +120,7 @@ class Saving:
     hides_names: bool = False  # whether the headers are encrypted, too
     parts: Mapping[str, Description | None] | None = None  # with a group, what this rank holds of DTensors
     dropped: Mapping[str, str] = field(default_factory=dict)  # name of a tensor that is left out to that of its memory
-    ranks: RankSave | None = None  # this rank, if those of a group save together
+    ranks: Together | None = None  # those that save together with this process, or None
     is_cancelled: Event = field(default_factory=Event)  # set when the caller wants the save to end
 
     def run(self, store: Store) -> SaveReport:
@@ -108,7 +130,7 @@ class Saving:
         writable = uploading_store(store, uri)
         is_file = store.root.endswith(SHARD_SUFFIX)
         shards = self._shards(is_file=is_file)
-        if self.ranks is not None and self.ranks.member.rank:
+        if self.ranks is not None and not self.ranks.leads:
             told = self.ranks.follow(writable, shards, resumes=self.resume)
             known: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in told.items()}
             return SaveReport(**known)
@@ -156,7 +178,7 @@ class Saving:
         if place.has_old_shards_without_index and not writing.commits:
             place = self._aside(lambda: self._with_old_index(writing, store, place))
         if self.ranks is None:
-            return self._complete(writing, store, place, shards, self._send_shards(writing, place, shards))
+            return self._complete(writing, store, place, shards, self.send_shards(writing, place, shards))
         sent = self.ranks.lead(writing, place, shards, keeps=self.resume and place.index is not None)
         return self.ranks.aside(lambda: self._complete(writing, store, place, shards, sent))
 
@@ -231,7 +253,9 @@ class Saving:
             upload.withdraw()
             raise
 
-    def _send_shards(self, writing: Writing, place: Place, shards: list[ShardBytes]) -> list[tuple[str, OwningUpload]]:
+    def send_shards(
+        self, writing: Writing, place: Place, shards: Sequence[ShardBytes]
+    ) -> list[tuple[str, OwningUpload]]:
         """Send the missing shards; return the shards that have not shown up yet, in their order."""
         missing = [each for each in zip(place.shards, shards, strict=True) if each[0] not in place.left]
         is_kept = self.resume and place.index is not None

@@ -64,11 +64,11 @@ def uploading_store(store: Store, uri: str) -> UploadingStore:
 
 
 @contextmanager
-def quiet_writing(store: Store, uri: str, settings: Settings) -> Iterator[Writing]:
+def quiet_writing(store: Store, uri: str, settings: Settings, *, resumes: bool = False) -> Iterator[Writing]:
     """Write files for another library. No progress is shown, as the library shows its own, and no save is cancelled."""
     with (
         Progress(False, 0, "") as progress,
-        Writing(uploading_store(store, uri), settings, progress, Event()) as writing,
+        Writing(uploading_store(store, uri), settings, progress, Event(), resumes=resumes) as writing,
     ):
         yield writing
 
