@@ -20,8 +20,7 @@ from modelled_fleet import WORKERS, Fleet, outcome_of
 
 MOST_OFF = 0.15  # a model that differs more from a measurement explains it no more
 DRAWS = 5  # of a small model, whose outcome depends on who reads what
-RUN_BYTES = 4 << 20  # neighbouring bytes that a node reads together: core/peers/guide.py
-PROBED = 1 / 32  # of a load, which a node reads from the store to measure it: the same file
+PROBED = 1 / 32  # of a load, which all nodes together read from the store to measure it: core/peers/guide.py
 Measured = dict[str, Any]  # what bench_fleet.py writes
 
 
@@ -68,14 +67,20 @@ def median_of(measured: Measured, case: str, name: str) -> float:
     return float(statistics.median(each[case][name] for each in measured["rounds"]))
 
 
+def run_bytes_of(size_bytes: float) -> float:
+    """Return the neighbouring bytes that a node reads together: `LoadGuide._run_of`."""
+    return max(1 << 20, min(4 << 20, size_bytes / 64), size_bytes / 1024)
+
+
 def fleet_of(measured: Measured, case: str, machine: Machine) -> tuple[Fleet, str]:
     """Return the fleet of a measured case, and its way."""
     about = measured["arguments"]
     size_bytes, nodes = about["mb"] * 1e6, about["nodes"]
+    run_bytes = run_bytes_of(size_bytes)
     fleet = Fleet(
         nodes=nodes,
         size_bytes=size_bytes,
-        blocks=max(1, round(WORKERS * size_bytes / RUN_BYTES)),  # all workers of a node read one run
+        blocks=max(1, round(WORKERS * size_bytes / run_bytes)),  # all workers of a node read one run
         readers=1,
         connection=inf,
         store=about["store_mb_per_s"] * 1e6 or inf,
@@ -84,10 +89,10 @@ def fleet_of(measured: Measured, case: str, machine: Machine) -> tuple[Fleet, st
         latency_s=about["latency_us"] / 1e6,
         start_s=machine.start_s * nodes,
         is_side_by_side=True,  # as streamer does; without it, nobody has the part of a node that is lost in the middle
-        probed=PROBED,
+        probed=max(PROBED / nodes, run_bytes / size_bytes),
         lease_s=Fleet.asking_s,  # the port of a killed process refuses: the next question shows it
     )
-    one = replace(fleet, start_s=machine.start_s)
+    one = replace(fleet, start_s=machine.start_s, probed=PROBED)
     return {
         "everyone reads": (fleet, "everyone"),
         "cold fleet": (fleet, "peers"),
@@ -121,7 +126,8 @@ def compared(results: Sequence[Measured]) -> tuple[Machine, list[Compared]]:
     first, *_ = ordered = sorted(results, key=lambda each: each["arguments"]["nodes"])
     machine, rows = machine_of(first), []
     for measured in ordered:
-        nodes, run_share = measured["arguments"]["nodes"], RUN_BYTES / (measured["arguments"]["mb"] * 1e6)
+        nodes, size_bytes = measured["arguments"]["nodes"], measured["arguments"]["mb"] * 1e6
+        run_share = run_bytes_of(size_bytes) / size_bytes
         for case in measured["rounds"][0]:
             seconds, store = (median_of(measured, case, name) for name in ("seconds", "store"))
             model_s, model_store = modelled(measured, case, machine)

@@ -228,7 +228,7 @@ class LoadGuide:
     @property
     def _probed_bytes(self) -> float:
         """How much this node may read to measure the storage: all nodes together, a part of the load."""
-        if self._size_bytes < LEAST_PROBED_BYTES:
+        if self._size_bytes < LEAST_PROBED_BYTES or len(self._nodes) > MOST_READERS:
             return 0
         return max(RUN_BYTES, PROBED * self._size_bytes / len(self._nodes))
 
