@@ -1,6 +1,6 @@
 """`WarmNodes` is made and called by Ray's own code: the start of Ray's engine for vLLM, up to vLLM's engine core.
 
-The core needs a GPU. In its place, vLLM's loader fills the model in the replica's process, as in tests/serving.
+The core needs a GPU. In its place, vLLM's loader fills a model on the node of the engine, as in tests/serving.
 """
 
 from __future__ import annotations
@@ -31,17 +31,13 @@ SUFFIX = ".safetensors"
 def replica():
     """Return what a process of Ray runs; it cannot import this module."""
 
-    def start(config):
-        import asyncio
-        import os
-        import urllib.request
-        from contextlib import suppress
-
+    def sums_of_weights(vllm_config):
         import torch
-        from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
         from vllm.config import set_current_vllm_config
         from vllm.model_executor.model_loader import get_model_loader
+        from vllm.plugins import load_general_plugins
 
+        load_general_plugins()  # as the engine core does
         found = {}
 
         class Model(torch.nn.Module):
@@ -49,11 +45,28 @@ def replica():
                 found.update((name, float(tensor.double().sum())) for name, tensor in weights)
                 return {*found}
 
+        with set_current_vllm_config(vllm_config):
+            get_model_loader(vllm_config.load_config).load_weights(Model(), vllm_config.model_config)
+        return found
+
+    def start(config):
+        import asyncio
+        import os
+        import urllib.request
+        from contextlib import suppress
+
+        import ray
+        from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        found = {}
+
         def load(engine, arguments, vllm_config, group):
             with suppress(OSError):  # so that the proxy knows
                 urllib.request.urlopen(os.environ["AWS_ENDPOINT_URL"] + "/loads", timeout=60)
-            with set_current_vllm_config(vllm_config):
-                get_model_loader(vllm_config.load_config).load_weights(Model(), vllm_config.model_config)
+            where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+            read = ray.remote(sums_of_weights).options(num_cpus=0, scheduling_strategy=where)
+            found.update(ray.get(read.remote(vllm_config), timeout=LONG_S))
             raise InterruptedError
 
         VLLMEngine._start_async_llm_engine = load
