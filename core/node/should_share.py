@@ -6,7 +6,7 @@ A load that does not share imports nothing of a meeting: that takes 25 ms.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
@@ -43,8 +43,14 @@ LEAST_MEMORY_BYTES = 64 * MIB
 _log = OwnLogger()
 
 
-def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, settings: Settings) -> NodeShare | None:
-    """Begin to share a load, if its options allow it and something can be shared."""
+def node_share(
+    catalog: Catalog,
+    wanted: Sequence[ShardTensor],
+    plan: ReadPlan,
+    settings: Settings,
+    before: Callable[[], None] = lambda: None,
+) -> NodeShare | None:
+    """Begin to share a load, if its options allow it and something can be shared; call `before` before it reads."""
     if settings.share == "off" or not plan.span_bytes or not sys.platform.startswith("linux"):
         return None
     if settings.share is None and plan.span_bytes < LEAST_BYTES:
@@ -56,6 +62,7 @@ def node_share(catalog: Catalog, wanted: Sequence[ShardTensor], plan: ReadPlan, 
         return None
     from streamer.core.node.share import NodeShare  # noqa: PLC0415 (see the module's docstring)
 
+    before()
     try:
         takes_parts = len(wanted) < len(catalog.tensors) or any(_is_part(each, catalog) for each in wanted)
         return NodeShare(catalog.shards, plan, settings, takes_parts=takes_parts)

@@ -286,7 +286,7 @@ def _addresses_of(kinds: Sequence[str], name: str, value: Any) -> str | tuple[st
     if value is None or value == "" or (isinstance(value, str) and (value in kinds or value.startswith(prefixes))):
         return None if value is None else str(value)
     hint = f"Give a list of host:port, or {' or '.join(f'{each}…' if each in prefixes else each for each in kinds)}"
-    listed = value.split(",") if isinstance(value, str) else value
+    listed = [each for each in value.split(",") if each.strip()] if isinstance(value, str) else value
     if not isinstance(listed, (list, tuple)) or not all(
         isinstance(each, str) and ":" in each for each in listed or [0]
     ):

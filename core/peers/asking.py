@@ -20,19 +20,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer.core.engine.plan import Missing
 from streamer.core.log import OwnLogger
-from streamer.core.peers.held import COMING, Claims, ToldLoad
-from streamer.core.peers.line import PATIENCE_S, Line, RefusedCertificateError
+from streamer.core.peers.answers import OBJECTS
+from streamer.core.peers.held import COMING, Claims, ToldLoad, folder_name, is_load_name
+from streamer.core.peers.line import PATIENCE_S, Line, NoPeerError
 from streamer.core.peers.names import tls_files, wire_name, zone
-from streamer.core.peers.server import OBJECTS, PeerServer
 from streamer.core.store.sources import HttpSource
 
 if TYPE_CHECKING:
     from streamer.core.peers.guide import LoadGuide
+    from streamer.core.peers.server import PeerServer
 
 _log = OwnLogger()
 ANSWER_S = PATIENCE_S  # for the first answers of all together
 MOST_LATE = 2  # a peer that is late so often is not asked again in this load
 MOST_ASKED = 64  # of a thousand peers, some hold what is wanted
+FEW_ANSWER_BYTES, ANSWER_BYTES = 1 << 18, 128  # of an answer: what it says besides, and for each range with its object
 LEAST_BYTES = 1 << 20  # the storage gives less than this as quickly as peers say what they hold
 DIRECT = "direct:"  # to the engine: no proxy, whatever the environment names (native/net/proxy.h)
 
@@ -53,7 +55,8 @@ class Peers:
         addresses: Where they are.
         token: What they all have.
         server: The server of this process, or None if it serves nobody.
-        told: The address of another server of this machine, which is told what this process reads.
+        told: The address of the server of this machine, of this process or another: it knows what its loads read.
+        cache_dir: The folder that it is to serve.
         saves_egress: Whether the storage gives only what no peer gives, even if it is the faster one.
     """
 
@@ -64,19 +67,22 @@ class Peers:
         server: PeerServer | None = None,
         *,
         told: str | None = None,
+        cache_dir: str = "",
         saves_egress: bool = False,
     ) -> None:
         few = random.sample(addresses, MOST_ASKED) if len(addresses) > MOST_ASKED else addresses
         self.addresses = [*few] if told is None or told in few else [told, *few]
         self.server, self.saves_egress = server, saves_egress
-        self._token, self._told = token, told
+        self._token, self._told, self._cache_dir = token, told, cache_dir
+        self._is_served = server is not None  # else if the server that is told has this folder: it says so
+        self._has_warned = False
         self._lines: dict[str, Line] = {}  # for the next question
         self._received: Counter[str] = Counter()
         self._late: Counter[str] = Counter()  # how often a peer has not answered in time
 
     def guide(self, missing: Sequence[Missing], *, in_item_order: bool) -> LoadGuide | None:
         """Return who decides during the load which of them gives what; None if it is not worth a question."""
-        if sum(each.end - each.begin for each in missing) < LEAST_BYTES or not self.addresses:
+        if sum(each.end - each.begin for each in missing) < LEAST_BYTES:
             return None
         from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (a load without peers starts without it)
 
@@ -114,16 +120,21 @@ class Peers:
         name_of = self.names_of(missing)
         for each in missing:
             objects.setdefault(name_of[each.digest], []).append([each.begin, each.end])
+        load = load if self._is_served else None
         question = _question(objects, load, {})
-        telling = _question(objects, load, load.claims) if load is not None and self._told else question
+        # The server of this process knows its loads
+        telling = _question(objects, None if self.server else load, load.claims if load else {})
+        most_bytes = FEW_ANSWER_BYTES + ANSWER_BYTES * len(missing)
         found = dict[str, Answer]()
 
         def ask(address: str, line: Line) -> None:
-            told = line.ask(telling if address == self._told else question)
+            told = line.ask(telling if address == self._told else question, most_bytes)
+            if address == self._told and not self._is_served:
+                self._note_folder(address, told.get("folder"))
             crcs = {name: iter(_checked(told["objects"][name], len(each))) for name, each in objects.items()}
             said = [next(crcs[name_of[each.digest]]) for each in missing]
             found[address] = Answer(
-                _texts(told.get("loads")),
+                set(filter(is_load_name, _texts(told.get("loads")))),
                 told.get("zone", "") == zone(),
                 [None if each == COMING else each for each in said],
                 {position for position, each in enumerate(said) if each == COMING},
@@ -131,6 +142,14 @@ class Peers:
 
         self._ask_all(ask, patience_s)
         return dict(found)
+
+    def _note_folder(self, address: str, folder: Any) -> None:
+        """Note whether a server of another process of this machine serves the same folder."""
+        own = folder_name(self._cache_dir, self._token)
+        self._is_served = bool(own) and own == folder
+        if not self._is_served and not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s is not served to peers: %s serves another folder", self._cache_dir, address)
 
     def _ask_all(self, ask: Callable[[str, Line], None], patience_s: float) -> None:
         """Ask all peers at the same time, and leave those behind that are late."""
@@ -140,11 +159,11 @@ class Peers:
             try:
                 ask(address, line)
                 answered.add(address)
-            except RefusedCertificateError as error:
+            except NoPeerError as error:
                 self._late[address] = MOST_LATE
                 _log.warning("%s is not used as a peer: %s", address, error)
-            except (OSError, ValueError, KeyError, HTTPException, RecursionError):
-                pass
+            except (OSError, ValueError, KeyError, HTTPException, RecursionError) as error:
+                _log.debug("%s did not answer as a peer: %s", address, error)
             finally:
                 if line.is_cut or address not in answered:
                     line.close()
@@ -180,7 +199,7 @@ def _question(objects: Mapping[str, Any], load: ToldLoad | None, claims: Claims)
 
 
 def _texts(values: Any) -> set[str]:
-    return {each[:64] for each in values if type(each) is str} if isinstance(values, list) else set()
+    return {each for each in values if type(each) is str} if isinstance(values, list) else set()
 
 
 def _checked(crcs: Any, count: int) -> list[int | None]:

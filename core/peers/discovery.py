@@ -13,10 +13,12 @@ from functools import lru_cache
 from threading import Thread
 
 from streamer.core.errors import OptionError
+from streamer.core.log import OwnLogger
 
 LONGEST_LOOKUP_S = 2.0
 PORT = 7070  # on which a peer serves if nothing names another
 RAY, TCP_STORE = "ray", "tcpstore://"
+_log = OwnLogger()
 _last_found: dict[str, list[str]] = {}  # by `peers` as text
 
 
@@ -30,6 +32,10 @@ def addresses_of(peers: str | Sequence[str], own_port: int | None = None) -> lis
     if not isinstance(peers, str):
         found = list(peers)
     elif peers == RAY or peers.startswith("dns:"):
+        if peers == RAY:
+            from streamer.core.peers.ray_actors import connected_ray  # noqa: PLC0415 (as needed)
+
+            connected_ray()
         found = _in_time(peers)
     elif peers.startswith(TCP_STORE):
         from streamer.core.peers.tcp_store import addresses_in  # noqa: PLC0415 (as needed)
@@ -41,13 +47,19 @@ def addresses_of(peers: str | Sequence[str], own_port: int | None = None) -> lis
     return [each for each in dict.fromkeys(found) if not _is_own(each, own_port)]
 
 
+def announce(peers: str | Sequence[str], own_port: int) -> None:
+    """Tell a TCPStore, if peers meet there, that this process serves on a port; other peers look at names and lists."""
+    if isinstance(peers, str) and peers.startswith(TCP_STORE):
+        addresses_of(peers, own_port)
+
+
 def own_ports(peers: str | Sequence[str]) -> list[int]:
     """Return the ports on which this process may serve, as the others expect it: of a list, those of its own hosts."""
     if isinstance(peers, str):
         if peers.startswith(TCP_STORE):
             return [PORT, 0]
         return [split_address(peers.partition(":")[2])[1]] if peers.startswith("dns:") else []
-    return [port for host, port in map(split_address, peers) if any(map(_is_local, _ips_of(host)))]
+    return [port for host, port in map(split_address, peers) if any(map(is_local, _ips_of(host)))]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -74,6 +86,8 @@ def _in_time(peers: str) -> list[str]:
     thread = Thread(target=_look_up, args=(peers,), name="streamer-peerdns", daemon=True)
     thread.start()
     thread.join(LONGEST_LOOKUP_S)
+    if peers not in _last_found:
+        _log.warning("no peer is known: peers=%r gave no address within %.0f s", peers, LONGEST_LOOKUP_S)
     return _last_found.get(peers, [])
 
 
@@ -102,7 +116,7 @@ def is_of_this_machine(address: str) -> bool:
         >>> is_of_this_machine("127.0.0.1:7070")
         True
     """
-    return any(map(_is_local, _ips_of(split_address(address)[0])))
+    return any(map(is_local, _ips_of(split_address(address)[0])))
 
 
 def _is_own(address: str, own_port: int | None) -> bool:
@@ -110,8 +124,13 @@ def _is_own(address: str, own_port: int | None) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_local(ip: str) -> bool:
-    """Whether an address is one of this machine: only then a socket can be bound to it."""
+def is_local(ip: str) -> bool:
+    """Whether an address is one of this machine: only then a socket can be bound to it.
+
+    Example:
+        >>> is_local("127.0.0.1"), is_local("::ffff:127.0.0.1"), is_local("192.0.2.1")
+        (True, True, False)
+    """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((ip, 0))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.02  # between two looks at what has arrived
 FIRST_ASK_S = 0.05  # between the first two questions to the peers
-ASK_S = 0.25  # between later ones; longer if there is much to ask
+ASK_S, LONGEST_PAUSE_S = 0.25, 1.5  # between later ones; longer if there is much to ask
 PATIENCE_S = 2.0  # for their answers, and without any progress of them; at least
 MEASURE_S = 0.3  # a speed says something after this
 RUN_BYTES, LEAST_RUN_BYTES = 4 << 20, 1 << 20
@@ -58,7 +58,7 @@ class LoadGuide:
     def __init__(self, peers: Peers, missing: Sequence[Missing], *, in_item_order: bool) -> None:
         self._peers, self._missing, self._in_item_order = peers, missing, in_item_order
         self._pending = {each.item: each for each in missing}
-        self._name = peers.server.name if peers.server else secrets.token_hex(8)
+        self._name = secrets.token_hex(8)
         self._name_of = peers.names_of(missing)
         self._claims: Claims = {name: set() for name in self._name_of.values()}  # told to the others
         self._held: set[int] = set()  # items that peers hold
@@ -80,8 +80,7 @@ class LoadGuide:
     def start(self, engine: _native.Session, source_of: Mapping[tuple[int, str], int]) -> None:
         """Begin to release."""
         self._engine, self._source_of = engine, source_of
-        if self._peers.server:  # before the first question: of two that begin together, one at least knows of the other
-            self._claims = self._peers.server.loads.begin(self._name_of.values())
+        self._tell()  # before the first question: of two that begin together, one at least knows of the other
         sources: defaultdict[str, set[int]] = defaultdict(set)
         for (_, address), source in source_of.items():
             sources[address].add(source)
@@ -93,10 +92,7 @@ class LoadGuide:
 
     def end(self) -> None:
         """Stop; what is not released then is not wanted any more."""
-        if not self._ended.is_set():
-            self._ended.set()
-            if self._peers.server:
-                self._peers.server.loads.finish(self._claims)
+        self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
         self._peers.hang_up()
@@ -109,9 +105,11 @@ class LoadGuide:
                 if self._news:
                     self._learn(*self._news.popleft())
                     answered_s = time.monotonic() - asked_at
-                    self._pause_s, is_asking = max(min(2 * self._pause_s, ASK_S), 4 * answered_s), False
+                    self._pause_s = max(min(2 * self._pause_s, ASK_S), min(4 * answered_s, LONGEST_PAUSE_S))
+                    is_asking = False
                 elif not is_asking and time.monotonic() >= asked_at + self._pause_s:
                     asked_at, is_asking = time.monotonic(), self._ask_again()
+                self._tell()
                 if not self._asking_nodes() <= self._nodes:
                     self._divide()
                 self._look()
@@ -140,9 +138,12 @@ class LoadGuide:
 
     def _as_told(self) -> ToldLoad:
         """Describe this load for the others."""
-        is_shown = self._peers.server is not None  # that shows the claims as they are
-        claims = self._claims if is_shown else {name: {*ranges} for name, ranges in self._claims.items()}
-        return ToldLoad(self._name, self._pause_s, claims)
+        return ToldLoad(self._name, self._pause_s, {name: {*ranges} for name, ranges in self._claims.items()})
+
+    def _tell(self) -> None:
+        """Describe it to the server of this process."""
+        if self._peers.server:
+            self._peers.server.loads.note(ToldLoad(self._name, self._pause_s, self._claims))
 
     def _learn(self, asked: Sequence[Missing], answers: Mapping[str, Answer]) -> None:
         """Queue what peers hold, and choose the own part of the rest."""

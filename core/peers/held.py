@@ -17,67 +17,50 @@ from streamer.core.peers.names import wire_name
 
 RESCAN_S = 0.2  # between two looks at which objects the folder has
 COMING = -1  # in the place of a CRC32C: the peer reads this range from the storage now
-_NAME = re.compile(r"[0-9a-f]{64}")
-
-WRITES_S = 1.0  # for the writes of a load that has ended
-MOST_TOLD = 4096  # loads of others
-LONGEST_TOLD_S = 60.0
+MOST_LOADS, MOST_RANGES = 4096, 500_000  # that others have told, all together
+LONGEST_PAUSE_S = 60.0
+LONGEST_ANSWER_S = 2.0  # of a processor, for one question; what is left then counts as missing
+_NAME, _LOAD_NAME = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{16}")
 
 Claims: TypeAlias = dict[str, set[tuple[int, int]]]  # the ranges of each object that a load reads from the storage
 
 
 class ToldLoad(NamedTuple):
-    """A load, as it tells of itself with each question. What it reads, it tells only a server of its own machine."""
+    """A load, as it tells of itself."""
 
     name: str
-    again_s: float  # until it asks again
+    again_s: float  # until it does so again
     claims: Claims
 
 
 class Loads:
-    """The loads of this process, and those that others have told.
+    """The loads that have told of themselves: those of this process, and those that ask it."""
 
-    Args:
-        name: That of this process.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name, self._lock = name, Lock()
-        self._own: list[Claims] = []
-        self._ended: list[tuple[float, Claims]] = []
+    def __init__(self) -> None:
+        self._lock = Lock()
         self._told: dict[tuple[str, ...], tuple[float, Claims]] = {}  # until when they count, by name and objects
 
-    def begin(self, names: Iterable[str]) -> Claims:
-        """Note that a load of this process reads objects; it adds what it reads from the storage to the result."""
-        claims: Claims = {name: set() for name in names}
-        with self._lock:
-            self._own.append(claims)
-        return claims
-
-    def finish(self, claims: Claims) -> None:
-        """Note the end of such a load, whose last bytes are still to be written to the cache."""
-        now = time.monotonic()
-        with self._lock:
-            self._own = [each for each in self._own if each is not claims]
-            self._ended = [*(each for each in self._ended if each[0] > now), (now + WRITES_S, claims)]
-
     def note(self, load: ToldLoad) -> None:
-        """Note another load, until some time after it should have asked again."""
+        """Note a load until some time after it should have told again: its last bytes are in the cache then."""
         now, key = time.monotonic(), (load.name, *sorted(load.claims))
         with self._lock:
-            self._told = {each: told for each, told in self._told.items() if told[0] > now}
-            if key in self._told or len(self._told) < MOST_TOLD:
-                self._told[key] = now + min(2 * load.again_s + 0.5, LONGEST_TOLD_S), load.claims
+            told = {each: told for each, told in self._told.items() if told[0] > now and each != key}
+            ranges = _count(load.claims) + sum(_count(claims) for _, claims in told.values())
+            claims: Claims = load.claims if ranges <= MOST_RANGES else {name: set() for name in load.claims}
+            if len(told) < MOST_LOADS:
+                told[key] = now + 2 * load.again_s + 0.5, claims
+            self._told = told
 
     def of(self, objects: Iterable[str], asker: str | None) -> tuple[set[str], list[Claims]]:
         """Return the names of those that load these objects, and what they read, without who asks."""
         now = time.monotonic()
-        with self._lock:
-            loads = [(self._name, each) for each in self._own]
-            loads += [(key[0], each) for key, (until, each) in self._told.items() if until > now]
-            ended = [each for until, each in self._ended if until > now]
-        others = [each for each in loads if each[0] != asker and not each[1].keys().isdisjoint(objects)]
-        return {name for name, _ in others}, [*(claims for _, claims in others), *ended]
+        loads = [(key[0], claims) for key, (until, claims) in self._told.items() if until > now and key[0] != asker]
+        others = [(name, claims) for name, claims in loads if not claims.keys().isdisjoint(objects)]
+        return {name for name, _ in others}, [claims for _, claims in others]
+
+
+def _count(claims: Claims) -> int:
+    return sum(map(len, claims.values()))
 
 
 class HeldObjects:
@@ -90,16 +73,20 @@ class HeldObjects:
         self._paths: dict[str, str] = {}
         self._entries: dict[str, tuple[int, _native.CacheEntry]] = {}  # with the inode of the folder
 
-    def answer(self, name: str, ranges: list[tuple[int, int]], loads: Iterable[Claims]) -> list[int | None]:
-        """Return the CRC32C of each range; of one that is not whole, `COMING` if a load reads it, else None."""
-        claims = [each[name] for each in loads if name in each]
-        coming = [COMING if any(each in claimed for claimed in claims) else None for each in ranges]
+    @property
+    def folder(self) -> str:
+        """Name the folder, as only processes of this machine can: "" if it is not there yet."""
+        return folder_name(self._cache_dir, self._token)
+
+    def checksums(self, name: str, ranges: list[tuple[int, int]], until: float) -> list[int | None]:
+        """Return the CRC32C of each range that is whole; None for others, and for all after this time of the thread."""
         entry = self._entry(name)
         if entry is None:
-            return coming
+            return [None] * len(ranges)
         entry.refresh()
-        held = [entry.checksum(begin, end) if begin < end else None for begin, end in ranges]
-        return [instead if crc is None else crc for crc, instead in zip(held, coming, strict=True)]
+        return [
+            entry.checksum(begin, end) if begin < end and time.thread_time() < until else None for begin, end in ranges
+        ]
 
     def opened(self, name: str) -> tuple[Any, int] | None:
         """Open the file of an object; it can still be read if the cache removes it meanwhile."""
@@ -138,16 +125,35 @@ class HeldObjects:
             return self._paths.get(name)
 
 
+def folder_name(cache_dir: str, token: str) -> str:
+    """Return a name of a folder that two processes of a machine share; "" if it is not there.
+
+    Example:
+        >>> len(folder_name("/", "0123456789abcdef"))
+        64
+    """
+    with suppress(OSError):
+        found = os.stat(cache_dir)
+        return wire_name(f"{found.st_dev}:{found.st_ino}", token)
+    return ""
+
+
+def is_load_name(name: Any) -> bool:
+    """Whether something can be the name of a load, which its process has drawn."""
+    return type(name) is str and _LOAD_NAME.fullmatch(name) is not None
+
+
 def checked(question: Any) -> tuple[dict[str, list[tuple[int, int]]], ToldLoad | None]:
     """Return the ranges that a client asks for, by object, and its load; raises ValueError for anything else."""
     asked = question if isinstance(question, dict) else {}
     objects, load = _ranges_of(asked.get("objects")), asked.get("load")
     if load is None:
         return objects, None
-    if not isinstance(load, dict) or type(load.get("name")) is not str or type(load.get("again_s")) not in (int, float):
+    name, again_s = (load.get(each) if isinstance(load, dict) else None for each in ("name", "again_s"))
+    if not isinstance(again_s, (int, float)) or not 0 <= again_s <= LONGEST_PAUSE_S or not is_load_name(name):
         raise ValueError("no load")
-    claims = {name: set(ranges) for name, ranges in _ranges_of(load.get("reads")).items()}
-    return objects, ToldLoad(load["name"][:64], load["again_s"], claims)
+    claims = {each: set(ranges) for each, ranges in _ranges_of(load.get("reads")).items()}
+    return objects, ToldLoad(str(name), again_s, claims)
 
 
 def _ranges_of(objects: Any) -> dict[str, list[tuple[int, int]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -33,19 +33,21 @@ def join_peers(cache: Cache, settings: Settings) -> None:
     token = token_of()
     if all(each.cache is None for each in cache.objects):
         return
-    rate = settings.max_serving_bytes_per_second or 0
-    server = serving(os.fspath(settings.cache_dir), own_ports(settings.peers), token, rate)
+    cache_dir, rate = os.fspath(settings.cache_dir), settings.max_serving_bytes_per_second or 0
+    server = serving(cache_dir, own_ports(settings.peers), token, rate)
     addresses = addresses_of(settings.peers, None if server is None else server.port)
-    told = next(filter(is_of_this_machine, addresses), None) if server is None else None
-    peers = Peers(addresses, token, server, told=told, saves_egress=settings.prefer == "egress")
+    own = (each for each in addresses if is_of_this_machine(each))
+    told = next(own, None) if server is None else server.local_address
+    saves_egress = settings.prefer == "egress"
+    peers = Peers(addresses, token, server, told=told, cache_dir=cache_dir, saves_egress=saves_egress)
     cache.peers = peers
     for each in cache.objects:
         if each.cache is not None:
             each.cache.peers = peers
 
 
-def serving(cache_dir: str, ports: Iterable[int], token: str, max_bytes_per_second: int = 0) -> PeerServer | None:
-    """Return the server of this process for a cache, on the first port that is free; None if none is."""
+def serving(cache_dir: str, ports: Sequence[int], token: str, max_bytes_per_second: int = 0) -> PeerServer | None:
+    """Return the server of this process for a folder, on the first port that is free, 0 for any; None if none is."""
     with _lock:
         key = os.getpid(), cache_dir
         server = _servers.get(key)
@@ -53,7 +55,7 @@ def serving(cache_dir: str, ports: Iterable[int], token: str, max_bytes_per_seco
             server.use_token(token)
             return server
         for port in ports:
-            with suppress(StorageError):  # taken by another process
+            with suppress(StorageError):  # taken by another process, or for another folder
                 _servers[key] = PeerServer(cache_dir, "", port, token, max_bytes_per_second)
                 return _servers[key]
         return None

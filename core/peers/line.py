@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from streamer.core.peers.answers import HELD
 from streamer.core.peers.discovery import split_address
 from streamer.core.peers.names import tls_files
-from streamer.core.peers.server import HELD
 
 PATIENCE_S = 0.8  # without a byte; a peer on the same network needs some milliseconds
-MOST_ANSWER_BYTES = 64 << 20
 
 
-class RefusedCertificateError(OSError):
-    """One of the two sides does not accept the certificate of the other."""
+class NoPeerError(OSError):
+    """What answers is no peer of this process: it has another token or authority, or does something else."""
 
 
 class Line:
@@ -29,16 +28,16 @@ class Line:
         self._connection: http.client.HTTPConnection | None = None
         self.is_cut = False
 
-    def ask(self, question: str) -> Mapping[str, Any]:
-        """Return the answer, which is JSON; raises OSError, HTTPException, or ValueError."""
+    def ask(self, question: str, most_bytes: int) -> Mapping[str, Any]:
+        """Return the answer, which is JSON of this size at most; raises OSError, HTTPException, or ValueError."""
         if self._connection is not None:
-            with suppress(OSError, http.client.HTTPException):  # the peer has closed it since the last question
-                return self._answer(self._connection, question)
+            with suppress(ConnectionError, http.client.HTTPException):  # the peer has closed it since the last question
+                return self._answer(self._connection, question, most_bytes)
             self._connection.close()
         connection = self._connection = self._connected()
         if self.is_cut:  # while it connected
             raise ConnectionAbortedError
-        return self._answer(connection, question)
+        return self._answer(connection, question, most_bytes)
 
     def cut(self) -> None:
         """End what another thread waits for: a peer that sends a byte now and then would keep it."""
@@ -68,15 +67,19 @@ class Line:
             connection.connect()
         except OSError as error:
             if reason := what_failed(error):
-                raise RefusedCertificateError(reason) from error
+                raise NoPeerError(reason) from error
             raise
         return connection
 
-    def _answer(self, connection: http.client.HTTPConnection, question: str) -> Mapping[str, Any]:
+    def _answer(self, connection: http.client.HTTPConnection, question: str, most_bytes: int) -> Mapping[str, Any]:
         connection.request("POST", HELD, question, {"Authorization": f"Bearer {self._token}"})
         answer = connection.getresponse()
-        text = answer.read(MOST_ANSWER_BYTES + 1)
-        told = json.loads(text) if answer.status == 200 and len(text) <= MOST_ANSWER_BYTES else {}
+        if answer.status == 401:
+            raise NoPeerError("it has another token")
+        if answer.status != 200:
+            raise NoPeerError(f"it answers with HTTP {answer.status}, as no peer does")
+        text = answer.read(most_bytes + 1)
+        told = json.loads(text) if len(text) <= most_bytes else {}
         if not isinstance(told, dict) or not isinstance(told.get("objects"), dict):
             raise ValueError("no answer")
         return told

@@ -106,8 +106,6 @@ class _OwnReads:
             rows, runs = self.destinations.items(), self.destinations.runs()
             self.plan = plan_reads(rows, settings.coalesce_gap_bytes, runs)
         self._share = self._node_share()
-        if self._share and verification is not None:  # the processes of a node give each other blocks, not tensors
-            checkpoint.cache.leave_peers()
         self.plan = self._share.plan if self._share else self.plan
 
     @property
@@ -168,7 +166,11 @@ class _OwnReads:
             return None
         from streamer.core.node.should_share import node_share  # noqa: PLC0415 (most loads are alone)
 
-        return node_share(checkpoint.catalog, self.wanted, self.plan, checkpoint.settings)
+        def distrust() -> None:
+            if self.verification is not None:  # the processes of a node give each other blocks, not tensors
+                checkpoint.cache.leave_peers()
+
+        return node_share(checkpoint.catalog, self.wanted, self.plan, checkpoint.settings, distrust)
 
     def _read_ahead(self) -> StripesAhead | None:
         """Read mounted files ahead, divided among the ranks of this node."""

@@ -147,7 +147,7 @@ def warm_checkpoint(*, uri: str, cache_dir: str | None, storage_options: dict[st
 
 @cache.command("serve")
 @click.option("--host", default="", help="Address to listen on; all, if it is not given.")
-@click.option("--port", default=7070, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), help="0: any. If not given: of STREAMER_PEERS, or 7070.")
 @click.option("--token-file", metavar="FILE", help="The peers' token, in place of STREAMER_PEERS_TOKEN.")
 @click.option("--max-bytes-per-second", metavar="BYTES", help="Most that is sent in a second, as 500MB.")
 @_folder_option
@@ -155,7 +155,7 @@ def warm_checkpoint(*, uri: str, cache_dir: str | None, storage_options: dict[st
 def serve_peers(
     *,
     host: str,
-    port: int,
+    port: int | None,
     token_file: str | None,
     max_bytes_per_second: str | None,
     cache_dir: str | None,
@@ -164,19 +164,25 @@ def serve_peers(
     """Give the bytes of the cache to peers that have the token.
 
     Loads with STREAMER_PEERS do this by themselves. This runs until it is ended: for a node whose program ends before.
+    If STREAMER_PEERS is a TCPStore, the address is announced there.
 
     Example: python -m streamer cache serve --port 7070
     """
     from streamer.core.options.options import Options  # noqa: PLC0415 (as needed)
+    from streamer.core.options.settings import resolve  # noqa: PLC0415 (as needed)
+    from streamer.core.peers.discovery import PORT, announce, own_ports  # noqa: PLC0415 (as needed)
     from streamer.core.peers.names import token_of  # noqa: PLC0415 (as needed)
     from streamer.core.peers.server import PeerServer  # noqa: PLC0415 (as needed)
 
     rate: Any = max_bytes_per_second
-    most = Options(max_serving_bytes_per_second=rate).max_serving_bytes_per_second or 0
-    path, stopped = _path(cache_dir), Event()
-    server = PeerServer(path, host, port, token_of(token_file), most)
+    settings = resolve(Options(max_serving_bytes_per_second=rate))
+    path, stopped, peers = _path(cache_dir), Event(), settings.peers or ()
+    if port is None:
+        port = next(iter(own_ports(peers)), PORT)
+    server = PeerServer(path, host, port, token_of(token_file), settings.max_serving_bytes_per_second or 0)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
+        announce(peers, server.port)
         output.show({"address": server.address, "path": path}, f"serving {path} at {server.address}", server.address)
         sys.stdout.flush()
         while not stopped.wait(LOOK_S):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import streamer
-from streamer.core.errors import OptionError
+from streamer.core.errors import OptionError, UsageError
 from streamer.core.peers import discovery
 from streamer.core.peers.discovery import addresses_of, own_ports, split_address
 
@@ -77,3 +77,13 @@ def test_peers_in_the_environment_are_a_name_or_have_commas(monkeypatch):
 def test_peers_that_are_no_addresses_are_an_error_of_options(peers):
     with pytest.raises(OptionError, match="peers must be addresses"):
         streamer.Options(peers=peers)
+
+
+def test_a_process_outside_of_ray_is_told_so():
+    with pytest.raises(UsageError, match="Ray"):
+        addresses_of("ray")
+
+
+def test_a_name_without_addresses_is_said(caplog):
+    assert addresses_of("dns:no-such-host.invalid:7070") == []
+    assert "no peer is known" in caplog.text

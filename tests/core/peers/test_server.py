@@ -19,9 +19,10 @@ from streamer import _native
 from streamer.core.cache.folder import CacheFolder
 from streamer.core.engine.plan import Missing
 from streamer.core.errors import OptionError, StorageError
+from streamer.core.peers.answers import MOST_QUESTION_BYTES
 from streamer.core.peers.asking import Peers
 from streamer.core.peers.names import token_of, wire_name
-from streamer.core.peers.server import MOST_QUESTION_BYTES, PeerServer
+from streamer.core.peers.server import PeerServer
 
 TOKEN = "a-token-of-the-tests"
 DATA = save({"weight": np.arange(500_000, dtype=np.float32)})

@@ -23,7 +23,7 @@ from streamer.core.engine.plan import Missing
 from streamer.core.peers import joining
 from streamer.core.peers.asking import Peers
 from streamer.core.peers.guide import owners
-from streamer.core.peers.held import WRITES_S
+from streamer.core.peers.held import ToldLoad
 from streamer.core.peers.server import PeerServer
 
 TOKEN = "a-token-of-the-tests"
@@ -107,6 +107,37 @@ def test_loads_of_processes_without_a_server_divide_too(tmp_path):
         assert sum(each.peer_bytes.get(node.address, 0) for each in reports) > len(DATA)
 
 
+def test_loads_of_one_process_divide_too(tmp_path):
+    (address,), reports, together = free_addresses(1), [], threading.Barrier(3)
+
+    def run():
+        together.wait(60)
+        reports.append(load(storage, streamer.Options(cache_dir=tmp_path, peers=[address], prefer="egress")))
+
+    def slowly(request, _):
+        if is_block(request):
+            time.sleep(0.1)
+
+    with one_file(slowly, data=DATA) as storage:
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(reports) == 3
+        assert given_bytes(storage) < 1.5 * len(DATA)
+
+
+def test_a_server_of_another_folder_is_not_told(tmp_path, caplog):
+    with one_file(data=DATA) as storage, contextlib.closing(PeerServer(str(tmp_path), "127.0.0.1", 0, TOKEN)) as node:
+        report = load(storage, streamer.Options(cache_dir=tmp_path / "own", peers=[node.address]))
+        assert report.bytes_read == report.bytes
+        assert not node.loads._told
+        assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+            f"{tmp_path / 'own'} is not served to peers: {node.address} serves another folder"
+        ]
+
+
 def test_peers_of_another_zone_give_only_what_none_of_the_own_zone_has(tmp_path, monkeypatch):
     with one_file(data=DATA) as storage, warm_peer(storage, tmp_path / "0") as near, peer_that(whole, DATA) as far:
         options = streamer.Options(cache_dir=tmp_path / "own", peers=[far.address, near.address], prefer="egress")
@@ -176,16 +207,13 @@ def test_what_one_node_reads_from_the_storage_no_other_reads(tmp_path):
     with contextlib.closing(PeerServer(str(tmp_path), "127.0.0.1", 0, TOKEN)) as server:
         missing = [Missing(item, 0, "5f", *each) for item, each in enumerate(ranges)]
         peers = Peers([server.address], TOKEN)
-        claims = server.loads.begin(peers.names_of(missing).values())
-        claims[peers.names_of(missing)["5f"]].add(ranges[2])
+        name = "0123456789abcdef"
+        server.loads.note(ToldLoad(name, 0.1, {peers.names_of(missing)["5f"]: {ranges[2]}}))
         (answer,) = peers.ask(missing).values()
-        assert (answer.loads, [*answer.coming], answer.crcs) == ({server.name}, [2], [None] * 4)
-        server.loads.finish(claims)
+        assert (answer.loads, [*answer.coming], answer.crcs) == ({name}, [2], [None] * 4)
+        time.sleep(1)
         (answer,) = peers.ask(missing).values()
-        assert (answer.loads, [*answer.coming]) == (set(), [2])  # until the cache should have it
-        time.sleep(WRITES_S)
-        (answer,) = peers.ask(missing).values()
-        assert not answer.coming
+        assert (answer.loads, [*answer.coming]) == (set(), [])
         peers.hang_up()
 
 
@@ -198,7 +226,7 @@ class _Lazy(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["objects"]
         objects = {name: [None] * len(ranges) for name, ranges in asked.items()}
-        body = json.dumps({"objects": objects, "loads": ["lazy"]}).encode()
+        body = json.dumps({"objects": objects, "loads": ["0123456789abcdef"]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -21,6 +21,8 @@ import streamer
 from streamer import _native
 from streamer._cli import main
 from streamer.core.peers import joining
+from streamer.core.peers.discovery import addresses_of
+from streamer.core.peers.tcp_store import leave_stores
 
 TOKEN = "a-token-of-the-tests"
 TENSORS = {"weight": np.arange(1_000_000, dtype=np.float32)}
@@ -52,7 +54,8 @@ def load(storage, folder, *peers):
 @contextlib.contextmanager
 def serving(*words):
     """Start the command; give its process and address."""
-    command = [sys.executable, "-m", "streamer", "cache", "serve", "--host", "127.0.0.1", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "streamer", "cache", "serve", "--host", "127.0.0.1", "--json"]
+    words = words if "--port" in words or "STREAMER_PEERS" in os.environ else ("--port", "0", *words)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([*command, *words], **pipes) as process:
         try:
@@ -113,3 +116,31 @@ def test_what_is_missing_or_taken_is_said_with_what_to_do(tmp_path):
     assert (code != 0, str(tmp_path / "none") in text) == (True, True)
     code, text = told("--max-bytes-per-second", "fast", **folder)
     assert (code != 0, "max_serving_bytes_per_second" in text) == (True, True)
+
+
+def test_the_port_is_that_of_the_list(storage, tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    load(storage, tmp_path)
+    monkeypatch.setenv("STREAMER_PEERS", f"127.0.0.1:{port},")
+    with serving("--cache-dir", str(tmp_path)) as (_, address):
+        assert address == f"127.0.0.1:{port}"
+
+
+def test_it_is_announced_in_the_store_where_peers_meet(storage, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = f"tcpstore://127.0.0.1:{store.port}"
+    load(storage, tmp_path / "0")
+    with monkeypatch.context() as context:
+        context.setenv("STREAMER_PEERS", place)
+        with serving("--cache-dir", str(tmp_path / "0"), "--port", "0") as (_, address):
+            until = time.monotonic() + SOON_S
+            while address not in addresses_of(place) and time.monotonic() < until:
+                time.sleep(0.1)
+            options = streamer.Options(cache_dir=tmp_path / "1", peers=place, prefer="egress")
+            uri, storage_options = place_of("s3", storage)
+            with streamer.stream(uri, framework="np", storage_options=storage_options, options=options) as stream:
+                dict(stream)
+            assert stream.report.peer_bytes == {address: stream.report.bytes}
+    leave_stores()
