@@ -20,7 +20,8 @@ from modelled_fleet import WORKERS, Fleet, outcome_of
 
 MOST_OFF = 0.15  # a model that differs more from a measurement explains it no more
 DRAWS = 5  # of a small model, whose outcome depends on who reads what
-PROBED = 1 / 32  # of a load, which all nodes together read from the store to measure it: core/peers/guide.py
+# core/peers/guide.py: what all nodes together read from the store to measure it; no more if it is so much slower
+PROBED, FIRST_PROBED_BYTES, MUCH_SLOWER = 1 / 32, 4 << 20, 4
 Measured = dict[str, Any]  # what bench_fleet.py writes
 
 
@@ -76,23 +77,25 @@ def fleet_of(measured: Measured, case: str, machine: Machine) -> tuple[Fleet, st
     """Return the fleet of a measured case, and its way."""
     about = measured["arguments"]
     size_bytes, nodes = about["mb"] * 1e6, about["nodes"]
-    run_bytes = run_bytes_of(size_bytes)
+    run_bytes, store = run_bytes_of(size_bytes), about["store_mb_per_s"] * 1e6 or inf
+    is_slow = MUCH_SLOWER * store < machine.together
+    probed = FIRST_PROBED_BYTES / size_bytes if is_slow else PROBED
     fleet = Fleet(
         nodes=nodes,
         size_bytes=size_bytes,
         blocks=max(1, round(WORKERS * size_bytes / run_bytes)),  # all workers of a node read one run
         readers=1,
         connection=inf,
-        store=about["store_mb_per_s"] * 1e6 or inf,
+        store=store,
         network=inf,
         together=machine.together,
         latency_s=about["latency_us"] / 1e6,
         start_s=machine.start_s * nodes,
         is_side_by_side=True,  # as streamer does; without it, nobody has the part of a node that is lost in the middle
-        probed=max(PROBED / nodes, run_bytes / size_bytes),
+        probed=probed / nodes,
         lease_s=Fleet.asking_s,  # the port of a killed process refuses: the next question shows it
     )
-    one = replace(fleet, start_s=machine.start_s, probed=PROBED)
+    one = replace(fleet, start_s=machine.start_s, probed=probed)
     return {
         "everyone reads": (fleet, "everyone"),
         "cold fleet": (fleet, "peers"),

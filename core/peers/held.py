@@ -48,7 +48,7 @@ class Loads:
             ranges = _count(load.claims) + sum(_count(claims) for _, claims in told.values())
             claims: Claims = load.claims if ranges <= MOST_RANGES else {name: set() for name in load.claims}
             if len(told) < MOST_LOADS:
-                told[key] = now + 2 * load.again_s + 0.5, claims
+                told[key] = now + max(2 * load.again_s, 1) + 0.5, claims  # a busy machine may be late
             self._told = told
 
     def of(self, objects: Iterable[str], asker: str | None) -> tuple[set[str], list[Claims]]:

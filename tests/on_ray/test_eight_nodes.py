@@ -13,6 +13,7 @@ from servers.one_file import is_block, one_file, place_of
 
 pytest.importorskip("ray", reason="Ray is installed by make test-ray alone")
 
+import ray
 from ray_nodes import LONG_S, actors, on_node, until
 
 import streamer
@@ -97,6 +98,7 @@ def test_what_a_lost_node_was_to_read_another_one_reads(eight):
         until(begun.is_set)
         until(lambda: f"cache-{lost}" in actors())
         eight.kill(lost)
+        until(lambda: lost not in {each["NodeID"] for each in ray.nodes() if each["Alive"]})
         may_go_on.set()
         outcomes = [each.outcome for each in warming.result(LONG_S).nodes]
         assert (outcomes.count("warm"), outcomes.count("lost")) == (NODES, 1)

@@ -211,7 +211,7 @@ def test_what_one_node_reads_from_the_storage_no_other_reads(tmp_path):
         server.loads.note(ToldLoad(name, 0.1, {peers.names_of(missing)["5f"]: {ranges[2]}}))
         (answer,) = peers.ask(missing).values()
         assert (answer.loads, [*answer.coming], answer.crcs) == ({name}, [2], [None] * 4)
-        time.sleep(1)
+        time.sleep(1.6)
         (answer,) = peers.ask(missing).values()
         assert (answer.loads, [*answer.coming]) == (set(), [])
         peers.hang_up()
