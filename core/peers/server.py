@@ -29,6 +29,7 @@ from streamer.core.peers.names import TlsFiles, tls_files, zone
 if TYPE_CHECKING:
     import ssl
 
+FLOOD_S = 0.005  # between two connections of a flood, which else takes the processor from loads
 MOST_CONNECTIONS = 1024  # each has a thread, which mostly waits in the kernel; fewer if descriptors are few
 
 
@@ -140,6 +141,7 @@ class PeerServer:
                 self._slots.acquire()
             elif len(self._strangers) >= self.places // 4:
                 self._dismiss()
+                self.closing.wait(FLOOD_S)
             thread = Thread(target=self._serve, args=(connection,), name="streamer-serve", daemon=True)
             with self._lock:
                 self._connections[connection] = thread
