@@ -91,12 +91,6 @@ class OpenedCheckpoint:
 
         return Watched(verification, wanted, self._refuse_mismatch)
 
-    def distrust(self, uri: str | None) -> None:
-        """Forget what the cache has of a shard: it mismatches, and the next load is to read it from the storage."""
-        for number, shard in enumerate(self.catalog.shards):
-            if shard.uri == uri:
-                self.cache.distrust(number)
-
     def _refuse_mismatch(self, shard: int, error: ChecksumError) -> NoReturn:
         self.cache.distrust(shard)
         raise error

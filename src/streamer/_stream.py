@@ -200,8 +200,10 @@ class Stream(Generic[TensorT]):
         try:
             items = self._session.next_items(enough_bytes)
         except BaseException as error:
-            if isinstance(error, ChecksumError):
-                self._checkpoint.distrust(error.uri)
+            if isinstance(error, ChecksumError):  # the next load is to read from the storage
+                for each in self._wanted:
+                    if each.entry.name == error.tensor:
+                        self._checkpoint.cache.distrust(each.shard)
             self._note(error)
             raise
         if not items:

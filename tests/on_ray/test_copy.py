@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="Ray is installed by make test-ray alone")
+pytest.importorskip("ray.cluster_utils", reason="Ray is installed by make test-ray alone")
 
 from ray_nodes import LONG_S, until
 from servers.forwarding import ForwardingProxy

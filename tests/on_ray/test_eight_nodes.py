@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save
 from servers.one_file import is_block, one_file, place_of
 
-pytest.importorskip("ray", reason="Ray is installed by make test-ray alone")
+pytest.importorskip("ray.cluster_utils", reason="Ray is installed by make test-ray alone")
 
 import ray
 from ray_nodes import LONG_S, actors, on_node, until

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-pytest.importorskip("ray", reason="Ray is installed by make test-ray alone")
+pytest.importorskip("ray.cluster_utils", reason="Ray is installed by make test-ray alone")
 
 from ray_nodes import on_node
 from servers.one_file import one_file, place_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is installed by make test-ray alone")
+pytest.importorskip("ray.cluster_utils", reason="Ray is installed by make test-ray alone")
 pytest.importorskip("vllm", reason="make test-ray runs this file with vLLM")
 
 import ray
@@ -28,8 +28,8 @@ from ray_serve_llm import config_of  # noqa: E402  (in the folder that was just 
 SUFFIX = ".safetensors"
 
 
-def replica():
-    """Return what a process of Ray runs; it cannot import this module."""
+def loader():
+    """Return what runs on the node of the engine; a process of Ray cannot import this module."""
 
     def sums_of_weights(vllm_config):
         import torch
@@ -48,6 +48,12 @@ def replica():
         with set_current_vllm_config(vllm_config):
             get_model_loader(vllm_config.load_config).load_weights(Model(), vllm_config.model_config)
         return found
+
+    return sums_of_weights
+
+
+def replica(sums_of_weights):
+    """Return what runs as a replica."""
 
     def start(config):
         import asyncio
@@ -79,7 +85,9 @@ def replica():
 
 
 def started(config):
-    task = ray.remote(replica()).options(num_cpus=0, runtime_env=config.runtime_env, scheduling_strategy="SPREAD")
+    task = ray.remote(replica(loader())).options(
+        num_cpus=0, runtime_env=config.runtime_env, scheduling_strategy="SPREAD"
+    )
     return ray.get(task.remote(config), timeout=LONG_S)
 
 

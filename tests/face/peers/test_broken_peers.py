@@ -15,6 +15,7 @@ from servers.writable import writable
 import streamer
 from streamer import _native
 from streamer.core.peers import joining
+from streamer.core.peers.asking import MOST_LATE
 from streamer.core.peers.server import PeerServer
 
 TOKEN = "a-token-of-the-tests"
@@ -221,7 +222,8 @@ def test_a_peer_that_never_ends_its_answer_leaves_no_thread_and_gives_nothing(sa
     with one_file(data=DATA) as storage, peer_that(giving, DATA) as peer:
         peer.say = say
         report = load(storage, streamer.Options(cache_dir=tmp_path, peers=[peer.address]))
-        assert (report.peer_bytes, peer.given, peer.asked) == ({}, 0, 1)
+        assert (report.peer_bytes, peer.given) == ({}, 0)
+        assert 1 <= peer.asked <= MOST_LATE
         for thread in threading.enumerate():
             if thread.name == "streamer-ask":
                 thread.join(SOON_S)
