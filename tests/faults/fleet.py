@@ -36,8 +36,8 @@ TROUBLE_SHARE = 0.15  # of answers of a broken node
 BROKEN_SHARE = 0.6  # of nodes
 # A node asks its peers for less than usual, and divides it: the checkpoint of the soak has 3 MiB.
 SMALL = [
-    (asking, {"LEAST_BYTES": 64 << 10, "LEAST_DIVIDED_BYTES": 512 << 10, "RUN_BYTES": 256 << 10}),
-    (guide, {"LEAST_AHEAD_BYTES": 256 << 10, "PART_BYTES": 128 << 10}),
+    (asking, {"LEAST_BYTES": 64 << 10}),
+    (guide, {"LEAST_RUN_BYTES": 128 << 10, "RUN_BYTES": 256 << 10, "LEAST_PROBED_BYTES": 512 << 10}),
 ]
 
 
@@ -60,9 +60,9 @@ class BrokenPeer(PeerServer):
             self.troubles.update([] if trouble is None else [trouble])
         return trouble
 
-    def held(self, question: Any) -> dict[str, Any]:
+    def held(self, question: Any, **how: Any) -> dict[str, Any]:
         """Answer, if it lies, with checksums of other bytes."""
-        answer, trouble = super().held(question), self._trouble()
+        answer, trouble = super().held(question, **how), self._trouble()
         if trouble == "lies":
             answer["objects"] = {
                 name: [None if crc is None else crc ^ 1 for crc in crcs] for name, crcs in answer["objects"].items()
