@@ -46,7 +46,7 @@ RUN_BYTES, LEAST_RUN_BYTES = 4 << 20, 1 << 20
 FEW_RUNS, MOST_RUNS = 64, 1024  # runs are smaller if there were fewer of them, and larger if there were more
 LEAST_PROBED_BYTES = 32 << 20  # less than this comes before a speed is measured
 PROBED = 1 / 32
-MOST_READERS = 64  # nodes that read from the storage, if more load
+MOST_READERS = 64  # if more nodes load, the others read nothing from the storage
 WIN_BACKS = 3  # so often a peer that has failed is read again
 
 Offered: TypeAlias = tuple[Missing, int]  # with the CRC32C that a peer told; 0 for the storage
@@ -99,7 +99,7 @@ class LoadGuide:
 
     def _run(self) -> None:
         try:
-            self._learn(self._missing, self._peers.ask(self._missing, load=self._as_told()))
+            self._learn(self._missing, self._peers.ask(self._missing, load=self._as_told))
             asked_at, is_asking = time.monotonic(), False
             while self._pending and not self._ended.is_set():
                 if self._news:
@@ -121,7 +121,7 @@ class LoadGuide:
     def _ask_again(self) -> bool:
         """Ask about what no peer held, in a thread of its own, because some may be slow to answer."""
         asked = [each for item, each in self._pending.items() if item not in self._near]
-        load = self._as_told()
+        load = self._as_told
 
         def ask() -> None:
             answers: Mapping[str, Answer] = {}
@@ -136,14 +136,15 @@ class LoadGuide:
             Thread(target=ask, name="streamer-ask", daemon=True).start()
         return bool(asked)
 
+    @property
     def _as_told(self) -> ToldLoad:
-        """Describe this load for the others."""
-        return ToldLoad(self._name, self._pause_s, {name: {*ranges} for name, ranges in self._claims.items()})
+        """This load, as the others are told of it."""
+        return ToldLoad(self._name, self._pause_s, self._claims)
 
     def _tell(self) -> None:
-        """Describe it to the server of this process."""
+        """Tell the server of this process."""
         if self._peers.server:
-            self._peers.server.loads.note(ToldLoad(self._name, self._pause_s, self._claims))
+            self._peers.server.loads.note(self._as_told)
 
     def _learn(self, asked: Sequence[Missing], answers: Mapping[str, Answer]) -> None:
         """Queue what peers hold, and choose the own part of the rest."""
@@ -160,7 +161,7 @@ class LoadGuide:
                     offered[address].append((each, crc))
             elif crcs:
                 self._disputed.append(each)
-            elif not any(position in told.coming for told in answers.values()):
+            elif each.item not in self._held and not any(position in told.coming for told in answers.values()):
                 self._left.append(each)
         for address, items in offered.items():
             self._queues[address] = self._ordered([*self._queues.get(address, ()), *items])
@@ -169,7 +170,7 @@ class LoadGuide:
         self._divide()
 
     def _divide(self) -> None:
-        """Choose the own part of what no peer holds or reads now, if the nodes are not the same as before."""
+        """Choose the part that this node reads of what no peer holds or reads now."""
         nodes = {self._name, *self._told_nodes, *self._asking_nodes()}
         if nodes != self._nodes:
             self._nodes = nodes

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +22,9 @@ import streamer
 from streamer import _native
 from streamer.core.engine.plan import Missing
 from streamer.core.peers import joining
-from streamer.core.peers.asking import Peers
-from streamer.core.peers.guide import owners
+from streamer.core.peers.asking import Answer, Peers
+from streamer.core.peers.flow import Flow
+from streamer.core.peers.guide import LoadGuide, owners
 from streamer.core.peers.held import ToldLoad
 from streamer.core.peers.server import PeerServer
 
@@ -146,6 +148,16 @@ def test_peers_of_another_zone_give_only_what_none_of_the_own_zone_has(tmp_path,
         near.close()
         options = dataclasses.replace(options, cache_dir=tmp_path / "other")
         assert load(storage, options).peer_bytes == {far.address: len(DATA) - TENSORS_BEGIN}
+
+
+def test_what_a_peer_of_another_zone_holds_is_not_read_from_the_storage_when_it_is_late():
+    missing = [Missing(item, 0, "5f", item * 100, item * 100 + 100) for item in range(4)]
+    guide = LoadGuide(Peers(["far:7070"], TOKEN), missing, in_item_order=False)
+    guide._engine, guide._flows = SimpleNamespace(lost_peers=list), {"far:7070": Flow({1})}
+    guide._learn(missing, {"far:7070": Answer(set(), False, [7] * 4, set())})
+    guide._learn(missing, {})
+    assert len(guide._queues["far:7070"]) == 4
+    assert not guide._mine
 
 
 def test_a_node_alone_reads_everything_itself(tmp_path):
