@@ -19,8 +19,9 @@ from typing import Any
 from modelled_fleet import WORKERS, Fleet, outcome_of
 
 MOST_OFF = 0.15  # a model that differs more from a measurement explains it no more
-DRAWS = 5  # of a small model, whose outcome depends on who reads what
-# core/peers/guide.py: what all nodes together read from the store to measure it; no more if it is so much slower
+DRAWS = 5  # runs of the model with different seeds: chance decides which node reads which block
+# As in core/peers/guide.py: the part of a load that all nodes together read from the store to measure its speed. If the
+# store is much slower than the peers, they read only the first bytes.
 PROBED, FIRST_PROBED_BYTES, MUCH_SLOWER = 1 / 32, 4 << 20, 4
 Measured = dict[str, Any]  # what bench_fleet.py writes
 
@@ -91,7 +92,7 @@ def fleet_of(measured: Measured, case: str, machine: Machine) -> tuple[Fleet, st
         together=machine.together,
         latency_s=about["latency_us"] / 1e6,
         start_s=machine.start_s * nodes,
-        is_side_by_side=True,  # as streamer does; without it, nobody has the part of a node that is lost in the middle
+        is_side_by_side=True,  # as streamer does; if it were False, no other node had the part of the node that is lost
         probed=probed / nodes,
         lease_s=Fleet.asking_s,  # the port of a killed process refuses: the next question shows it
     )

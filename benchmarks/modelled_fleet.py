@@ -6,7 +6,8 @@ processes share, or it has a cache), and each block leaves the store once, and n
 network in each direction, and between zones. The model knows no processors, disks or TCP: what is slower of these is
 the limit of a node (``network``), or of all nodes of one machine (``together``).
 
-Guarantees: the same arguments give the same figures. Every byte is counted where it leaves and where it arrives.
+Guarantees: the same arguments give the same figures. Every byte is counted when it is sent,
+and again when it is received.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ class Model:
             node.wake_up()
 
     def _lose(self, node: Node) -> EVENTS:
-        """Lose a node; when its leases have ended, others fetch what nobody else holds."""
+        """Lose a node. After its leases have ended, other nodes fetch the blocks that no node holds."""
         yield self.env.timeout(self.fleet.lost_after_s)
         node.is_lost = True
         node.wake_up()
@@ -290,7 +291,7 @@ class Model:
             self._take_over(node.zone, block)
 
     def _take_over(self, zone: int, block: int) -> None:
-        """Draw another node for a block, if the node that was to bring it is lost, and nobody has it from that."""
+        """Draw another node for a block, if its node is lost and has given the block to no other node."""
         bringer = self.bringers[zone][block]
         if bringer is None or not bringer.is_lost or self.holders[zone][block]:
             return

@@ -61,6 +61,11 @@ def on_node(node_id: str, call: Callable[..., Any], *arguments: Any) -> Any:
     return ray.get(ray.remote(call).options(scheduling_strategy=strategy).remote(*arguments), timeout=LONG_S)
 
 
+def through(proxy: Any, storage_options: dict[str, Any]) -> dict[str, Any]:
+    """Return storage options by which requests to an S3 server go through a proxy."""
+    return {**storage_options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+
+
 def actors() -> set[str]:
     """Return the names of the actors that keep caches."""
     named = ray.util.list_named_actors(all_namespaces=True)

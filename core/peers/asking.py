@@ -42,7 +42,7 @@ DIRECT = "direct:"  # to the engine: no proxy, whatever the environment names (n
 class Answer(NamedTuple):
     """What one peer said."""
 
-    loads: Collection[str]  # names of those that load one of the objects now, on its machine
+    loads: Collection[str]  # names of the loads that the peer knows, and that read one of the objects now
     is_near: bool  # whether it is in the zone of this node
     crcs: Sequence[int | None]  # of each range, in the order of the question
     coming: Collection[int]  # positions of ranges that these loads read from the storage now
@@ -82,7 +82,7 @@ class Peers:
 
     def guide(self, missing: Sequence[Missing], *, in_item_order: bool) -> LoadGuide | None:
         """Return who decides during the load which of them gives what; None if it is not worth a question."""
-        if sum(each.end - each.begin for each in missing) < LEAST_BYTES:
+        if sum(each.end - each.begin for each in missing) < LEAST_BYTES or not self.addresses:
             return None
         from streamer.core.peers.guide import LoadGuide  # noqa: PLC0415 (a load without peers starts without it)
 
@@ -122,7 +122,7 @@ class Peers:
             objects.setdefault(name_of[each.digest], []).append([each.begin, each.end])
         load = load if self._is_served else None
         question = _question(objects, load, {})
-        # The server of this process knows its loads
+        # The server of this process knows its loads already
         telling = _question(objects, None if self.server else load, load.claims if load else {})
         most_bytes = FEW_ANSWER_BYTES + ANSWER_BYTES * len(missing)
         found = dict[str, Answer]()

@@ -43,10 +43,8 @@ class Line:
         """End what another thread waits for: a peer that sends a byte now and then would keep it."""
         self.is_cut = True
         if self._connection is not None and self._connection.sock is not None:
-            with suppress(OSError):
-                socket.socket.shutdown(
-                    self._connection.sock, socket.SHUT_RDWR
-                )  # not that of TLS, which is its thread's
+            with suppress(OSError):  # the method of TLS is for the connection's own thread
+                socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""

@@ -29,7 +29,7 @@ from streamer.core.peers.names import TlsFiles, tls_files, zone
 if TYPE_CHECKING:
     import ssl
 
-FLOOD_S = 0.005  # between two connections of a flood, which else takes the processor from loads
+FLOOD_S = 0.005  # between two connections of strangers if there are many: loads need the processor, too
 MOST_CONNECTIONS = 1024  # each has a thread, which mostly waits in the kernel; fewer if descriptors are few
 
 
@@ -58,7 +58,9 @@ class PeerServer:
         self._listener = _listener(host, port)
         self._host, self.port = self._listener.getsockname()[:2]  # a closed one has none
         self.closing = Event()
-        self.places = min(MOST_CONNECTIONS, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_limited = descriptors != resource.RLIM_INFINITY
+        self.places = min(MOST_CONNECTIONS, max(16, descriptors // 4)) if is_limited else MOST_CONNECTIONS
         self._slots = Semaphore(self.places)
         self._lock = Lock()
         self._connections: dict[socket.socket, Thread] = {}
@@ -69,14 +71,17 @@ class PeerServer:
     @property
     def address(self) -> str:
         """Where it listens: ``host:port``; the host is this machine's name if it listens on all addresses."""
-        is_any = self._host in ("::", "0.0.0.0")  # noqa: S104 (compared)
-        return joined_address(socket.gethostname() if is_any else self._host, self.port)
+        return self._address(socket.gethostname())
 
     @property
     def local_address(self) -> str:
         """Where processes of this machine reach it."""
+        return self._address("127.0.0.1" if is_local("127.0.0.1") else "::1")
+
+    def _address(self, name: str) -> str:
+        """Return where it listens; if that is all addresses of the machine, with this name of it."""
         is_any = self._host in ("::", "0.0.0.0")  # noqa: S104 (compared)
-        return joined_address(("127.0.0.1" if is_local("127.0.0.1") else "::1") if is_any else self._host, self.port)
+        return joined_address(name if is_any else self._host, self.port)
 
     def close(self) -> None:
         """Stop serving and join every thread; answers under way are cut."""

@@ -84,7 +84,7 @@ def convert(
 ) -> FleetConversionReport:
     """Convert a checkpoint to safetensors with the nodes of a Ray cluster; the index shows up last.
 
-    A second call continues where the first one stopped, and is an error if the checkpoint is complete.
+    A second call writes the shards that the first call has not written. If the checkpoint is complete, it is an error.
 
     Args:
         source: A checkpoint of any format, as for `streamer.open`; a folder of a disk must be there on each node.

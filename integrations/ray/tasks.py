@@ -24,7 +24,7 @@ class FileTasks:
 
     ray: Any
     verb: str  # what the nodes do with a file, for messages
-    uri: str  # where the files are written to
+    uri: str  # the place of the files that the nodes write
     resources: Mapping[str, Any]  # options of each task
 
     def run(

@@ -162,7 +162,9 @@ class _Fleet:
         self._label = ", ".join(redact(each) for each in request.uris)
         self._members: dict[str, _Member] = {}
         self._alive: set[str] = set()
-        self._others: dict[Any, str] = {}  # actors of nodes that are not wanted, and where they serve
+        self._others: dict[
+            Any, str
+        ] = {}  # the actors of the other nodes of the cluster, with the addresses of their servers
         self._told: tuple[str, ...] = ()  # addresses, to all
         self._looked = -LOOK_EVERY_S
         self._began = time.monotonic()

@@ -12,7 +12,7 @@ from servers.one_file import one_file
 
 import streamer
 
-if find_spec("ray") is not None and find_spec("ray.cluster_utils") is not None:  # a folder of that name is not Ray
+if find_spec("ray") is not None and find_spec("ray.cluster_utils") is not None:  # a folder "ray" has no such module
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_enable_metrics_collection": "0"}
 
     import ray

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("ray.cluster_utils", reason="Ray is installed by make test-ray alone")
 
-from ray_nodes import LONG_S, until
+from ray_nodes import LONG_S, through, until
 from servers.forwarding import ForwardingProxy
 
 import streamer
@@ -53,10 +53,6 @@ def model(tmp_path):
 def place(s3_server, tmp_path):
     """Where the result goes, and the storage options for it."""
     return f"s3://private/ray-convert-{tmp_path.name}", s3_server.storage_options()
-
-
-def through(proxy, options):
-    return {**options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
 
 
 def shards_sent(proxy):

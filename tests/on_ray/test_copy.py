@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ray.cluster_utils", reason="Ray is installed by make test-ray alone")
 
-from ray_nodes import LONG_S, until
+from ray_nodes import LONG_S, through, until
 from servers.forwarding import ForwardingProxy
 
 import streamer
@@ -32,10 +32,6 @@ def model(tmp_path):
 def place(s3_server, tmp_path):
     """Where the copy goes, and the storage options for it."""
     return f"s3://private/ray-{tmp_path.name}", s3_server.storage_options()
-
-
-def through(proxy, options):
-    return {**options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
 
 
 def sent(proxy):

@@ -170,7 +170,7 @@ def place_of(uri: Any, storage_options: Any) -> tuple[str, Any]:
 
 
 def patterns_of(given: Any) -> Sequence[str]:
-    """Return patterns, of which one may be given as text.
+    """Return a list of patterns; a single pattern may be given as text.
 
     Example:
         >>> patterns_of("*.json")
