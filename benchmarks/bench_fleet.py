@@ -1,11 +1,11 @@
-"""Time a fleet of processes with own caches and ports, beside as many that each read everything from the storage.
+"""Time a fleet of processes with own caches and ports, beside as many without peers.
 
-    python benchmarks/bench_fleet.py [--nodes 8] [--mb 400] [--store-mb-per-s 100] [--rounds 3] [--kill] [--json FILE]
+    python benchmarks/bench_fleet.py [--nodes 8] [--mb 400] [--store-mb-per-s 100] [--peer-mb-per-s 0] [--rounds 3] ...
 
-The store is `paced_server.cc` on loopback, capped for all connections together (0: no cap). Both kinds of fleet
-alternate; each run has fresh processes that import before the clock starts, and empty caches in shared memory. After a
-cold fleet, one more node joins its warm ones. ``--kill`` adds a cold fleet that loses a node in the middle. The tensors
-are compared. ``fleet_model.py --compare`` reads what ``--json`` writes.
+The store is `paced_server.cc` on loopback, capped for all connections together, and each peer for all that it serves;
+0 is no cap. Both kinds of fleet alternate; each run has fresh processes that import before the clock starts, and empty
+caches in shared memory. After a cold fleet, one more node joins its warm ones. ``--kill`` adds a cold fleet that loses
+a node in the middle. The tensors are compared. ``fleet_model.py --compare`` reads what ``--json FILE`` writes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 
@@ -36,12 +38,13 @@ TOKEN = "a-token-of-the-benchmark"
 LATENCY_US = 5000  # of the store
 
 
-def child(url: str, cache: str, peers: str) -> None:
+def child(url: str, cache: str, peers: str, serving: str) -> None:
     """Load when a line comes, print the figures, and serve until the input ends."""
     import streamer
     from streamer.core.peers import guide, joining  # noqa: F401 (as a load with peers does)
 
-    options = streamer.Options(cache_dir=cache, peers=peers.split(",")) if peers else streamer.Options()
+    how = {"peers": peers.split(","), "max_serving_bytes_per_second": int(serving) or None} if peers else {}
+    options = streamer.Options(cache_dir=cache, **how)
     print(flush=True)
     sys.stdin.readline()
     began, cpu_s, tensors, arrived = time.time(), time.process_time(), {}, []
@@ -63,9 +66,9 @@ def child(url: str, cache: str, peers: str) -> None:
 class Node:
     """A process of the fleet."""
 
-    def __init__(self, url: str, cache: str = "", peers: str = "") -> None:
+    def __init__(self, url: str, cache: str, peers: str = "", serving: int = 0) -> None:
         self.peers = peers
-        command = [sys.executable, __file__, "--child", url, cache, peers]
+        command = [sys.executable, __file__, "--child", url, cache, peers, str(serving)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -98,9 +101,14 @@ class Node:
         self.process.wait()
 
 
-def together(nodes: list[Node], fleet: Sequence[Node] = (), killed_after_s: float | None = None) -> dict[str, float]:
+def together(
+    nodes: list[Node], size_bytes: int, fleet: Sequence[Node] = (), killed_after_s: float | None = None
+) -> dict[str, float]:
     """Let all nodes load at the same time, while the others of the fleet serve them."""
     living = nodes if killed_after_s is None else nodes[1:]
+    # A virtual machine gives free memory back to its host, and gets it again slowly. So each case begins with as much
+    # as its tensors and caches need, else those that run after a pause would be slower.
+    numpy.ones(2 * size_bytes * len(nodes), "u1")
     serving_s, busy_s, began = sum(node.cpu_s() for node in fleet), machine_busy_s(), time.time()
     for node in nodes:
         node.go()
@@ -110,11 +118,11 @@ def together(nodes: list[Node], fleet: Sequence[Node] = (), killed_after_s: floa
     figures = [node.figures() for node in living]
     if len({each["digest"] for each in figures}) != 1:
         raise SystemExit("the tensors differ")
-    size, busy_s = figures[0]["bytes"], machine_busy_s() - busy_s
+    busy_s = machine_busy_s() - busy_s
     return {
         "seconds": max(each["ended"] for each in figures) - began,
-        "store": sum(each["store"] for each in figures) / size,
-        "peers": sum(each["peers"] for each in figures) / size,
+        "store": sum(each["store"] for each in figures) / size_bytes,
+        "peers": sum(each["peers"] for each in figures) / size_bytes,
         "started_s": max(each["began"] for each in figures) - began,  # until the last node was awake
         "headers_s": statistics.median(each["headers"] for each in figures),
         "first_tensor_s": statistics.median(each["first"] - each["began"] for each in figures),
@@ -138,41 +146,44 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def cold_fleet(url: str, caches: str, nodes: int) -> list[Node]:
-    """Start nodes with empty caches that know each other, and the address of one more."""
-    peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(nodes + 1))
-    return [Node(url, tempfile.mkdtemp(dir=caches), peers) for _ in range(nodes)]
-
-
-def one_round(url: str, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+def one_round(url: str, size_bytes: int, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Time each case once."""
-    nodes = arguments.nodes
-    caches = tempfile.mkdtemp(dir="/dev/shm")
-    running = [Node(url) for _ in range(nodes)]
+    caches = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    running, serving = list[Node](), arguments.peer_mb_per_s * 1_000_000
+
+    def end() -> None:
+        while running:
+            running.pop().close()
+        for cache in caches.iterdir():
+            shutil.rmtree(cache)
+
+    def without_peers(nodes: int) -> dict[str, float]:
+        running.extend(Node(url, tempfile.mkdtemp(dir=caches)) for _ in range(nodes))
+        figures = together(running, size_bytes)
+        end()
+        return figures
+
+    def start_cold_fleet() -> None:
+        """Start nodes with empty caches that know each other, and the address of one more."""
+        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(arguments.nodes + 1))
+        running.extend(Node(url, tempfile.mkdtemp(dir=caches), peers, serving) for _ in range(arguments.nodes))
+
     try:
-        result = {"everyone reads": together(running)}
-        _close(running)
-        running += cold_fleet(url, caches, nodes)
-        result["cold fleet"] = together(running)
+        result = {"everyone reads": without_peers(arguments.nodes)}
+        start_cold_fleet()
+        result["cold fleet"] = together(running, size_bytes)
         time.sleep(2)  # what they read is written
-        running.append(Node(url, tempfile.mkdtemp(dir=caches), running[0].peers))
-        result["one more node"] = together(running[-1:], running[:-1])
-        _close(running)
-        running.append(Node(url))
-        result["one node alone"] = together(running)
-        _close(running)
+        running.append(Node(url, tempfile.mkdtemp(dir=caches), running[0].peers, serving))
+        result["one more node"] = together(running[-1:], size_bytes, running[:-1])
+        end()
+        result["one node alone"] = without_peers(1)
         if arguments.kill:
-            running += cold_fleet(url, caches, nodes)
-            result["one killed"] = together(running, killed_after_s=arguments.killed_after_s)
+            start_cold_fleet()
+            result["one killed"] = together(running, size_bytes, killed_after_s=arguments.killed_after_s)
     finally:
-        _close(running)
-        shutil.rmtree(caches)
+        end()
+        caches.rmdir()
     return result
-
-
-def _close(nodes: list[Node]) -> None:
-    while nodes:
-        nodes.pop().close()
 
 
 def main() -> None:
@@ -180,10 +191,11 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--mb", type=int, default=400)
     parser.add_argument("--store-mb-per-s", type=int, default=100)
+    parser.add_argument("--peer-mb-per-s", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(*arguments.child)
@@ -198,8 +210,9 @@ def main() -> None:
         time.sleep(2.5)  # younger versions are not kept
         pace = Pace(latency_us=LATENCY_US, connection_bytes=10**10, total_bytes=arguments.store_mb_per_s * 1_000_000)
         with PacedOrigin(Path(scratch), pace) as store:
+            url = f"{store.http_url}/bucket/{path.name}"
             for _ in range(arguments.rounds):
-                rounds.append(one_round(f"{store.http_url}/bucket/{Path(path).name}", arguments))
+                rounds.append(one_round(url, path.stat().st_size, arguments))
                 print(json.dumps(rounds[-1]), flush=True)
     for kind in rounds[0]:
         seconds, store_share = ([each[kind][name] for each in rounds] for name in ("seconds", "store"))

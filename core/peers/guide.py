@@ -1,16 +1,17 @@
 """Decides during a load who gives which bytes: which peer, or the storage.
 
 The engine holds back all items that are not in the own cache. A thread asks the peers again and again what they hold.
-It releases items to each peer and to the storage, about half a second of work at a time, by the speed that each has
-shown. So a slow peer gets little work, and the death of a peer leaves little to repeat.
+It releases items to each peer and to the storage, by the speed that each has shown: half a second of work at a time,
+and less near the end. So a slow peer gets little work, and the death of a peer leaves little to repeat.
 
 Nodes that load the same objects divide the bytes that no node holds. Each node reads its part from the storage, and
 tells the others, which wait for it. A part is many runs of neighbouring bytes. Rendezvous hashing gives each node an
 equal number of runs, and changes them when nodes come or go.
 
-If the storage is faster than the peers, it also gives bytes that peers hold or are to read. A node without a part of
-its own reads some of the load from the storage to measure its speed, all of them together up to `PROBED`. With
-`prefer="egress"`, for storages whose bytes cost money, the storage gives only the bytes that no peer gives.
+If the storage is faster than the peers, it also gives bytes that peers hold or are to read, and a peer gets only what
+it gives before the storage could. A node without a part of its own reads some of the load from the storage to measure
+its speed, all of them together up to `PROBED`. With `prefer="egress"`, for storages whose bytes cost money, the storage
+gives only the bytes that no peer gives.
 
 Guarantees: every item is released, to a peer that says it holds the item, or to the storage.
 """
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from streamer.core.conditions import Event
 from streamer.core.engine.plan import Missing
-from streamer.core.peers.flow import Flow
+from streamer.core.peers.flow import Flow, Speeds
 from streamer.core.peers.held import ToldLoad
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ LOOK_S = 0.02  # between two looks at what has arrived
 FIRST_ASK_S = 0.05  # between the first two questions to the peers
 ASK_S, LONGEST_PAUSE_S = 0.25, 1.5  # between later ones; longer if there is much to ask
 PATIENCE_S = 2.0  # for their answers, and without any progress of them; at least
-MEASURE_S = 0.3  # a speed says something after this
+AHEAD_S, LEAST_AHEAD_S = 0.5, 0.1  # released ahead of what has arrived, as time at the speed so far
+MEASURE_S = 0.15  # a speed says something after this
 RUN_BYTES, LEAST_RUN_BYTES = 4 << 20, 1 << 20
 FEW_RUNS, MOST_RUNS = 64, 1024  # runs are smaller if there were fewer of them, and larger if there were more
 LEAST_PROBED_BYTES = 32 << 20  # less than this comes before a speed is measured
-PROBED = 1 / 32
+PROBED, PROBE_S = 1 / 32, 0.1
 MOST_READERS = 64  # if more nodes load, the others read nothing from the storage
 WIN_BACKS = 3  # so often a peer that has failed is read again
 
@@ -58,6 +60,7 @@ class LoadGuide:
     def __init__(self, peers: Peers, missing: Sequence[Missing], *, in_item_order: bool) -> None:
         self._peers, self._missing, self._in_item_order = peers, missing, in_item_order
         self._pending = {each.item: each for each in missing}
+        self._size_bytes = self._left_bytes = sum(map(_size, missing))  # of all items, and of those that pend
         self._name = secrets.token_hex(8)
         self._name_of = peers.names_of(missing)
         self._claims: Claims = {name: set() for name in self._name_of.values()}  # told to the others
@@ -86,8 +89,8 @@ class LoadGuide:
             sources[address].add(source)
         self._storage = Flow({each.number for each in self._missing})
         self._flows = {address: Flow(each) for address, each in sources.items()}
+        self._speeds = Speeds(self._storage, self._flows)
         self._failures = dict.fromkeys(sources, 0)
-        self._given = deque([(time.monotonic(), 0)])  # when peers had given how many bytes
         self._thread.start()
 
     def end(self) -> None:
@@ -190,7 +193,7 @@ class LoadGuide:
             flow = self._flows[address]
             if flow.sources & lost and flow.has_given and self._failures[address] < WIN_BACKS:
                 self._failures[address] += 1
-                self._flows[address] = Flow(flow.sources, landed_bytes=self._engine.landed_bytes())
+                self._flows[address] = Flow(flow.sources, received_bytes=self._engine.received_bytes())
                 for source in flow.sources:
                     self._engine.win_back(source)
         lost = {*self._engine.lost_peers()}
@@ -223,10 +226,6 @@ class LoadGuide:
         run_bytes = max(LEAST_RUN_BYTES, min(RUN_BYTES, size_bytes // FEW_RUNS), size_bytes // MOST_RUNS)
         return {each.item: f"{each.digest}/{each.begin // run_bytes}" for each in self._missing}
 
-    @cached_property
-    def _size_bytes(self) -> int:
-        return sum(each.end - each.begin for each in self._missing)
-
     @property
     def _probed_bytes(self) -> float:
         """How much this node may read to measure the storage: all nodes together, a part of the load."""
@@ -236,12 +235,8 @@ class LoadGuide:
 
     def _look(self) -> None:
         """See what has arrived, and which peers are lost."""
-        now, landed_bytes, lost = time.monotonic(), self._engine.landed_bytes(), {*self._engine.lost_peers()}
-        self._storage.look(now, landed_bytes)
-        given_bytes = sum(flow.look(now, landed_bytes) for flow in self._flows.values())
-        self._given.append((now, self._given[-1][1] + given_bytes))
-        while len(self._given) > 2 and self._given[1][0] < now - self._patience_s:
-            self._given.popleft()
+        self._speeds.look(time.monotonic(), self._engine.received_bytes(), self._patience_s)
+        lost = {*self._engine.lost_peers()}
         gone = [address for address in self._queues if self._flows[address].sources & lost]
         for address in gone:
             del self._queues[address]
@@ -257,30 +252,40 @@ class LoadGuide:
 
     def _top_up(self) -> None:
         """Release to each peer, and to the storage, as much as there is room for."""
+        left_s = self._speeds.left_s(self._left_bytes)
+        ahead_s = min(AHEAD_S, max(LEAST_AHEAD_S, left_s / 2))  # less near the end, so that all end at the same time
+        fastest = self._storage.speed if self._is_storage_faster else 0.0
         for address, queue in self._queues.items():
             flow = self._flows[address]
             left_out = self._near if address not in self._near_peers else ()
-            self._release(flow, self._taken(queue, flow.room_bytes, left_out), address)
+            if not queue or _size(queue[0][0]) <= flow.most_bytes(left_s, fastest):
+                self._release(flow, self._taken(queue, flow.room_bytes(ahead_s), left_out), address)
         if self._mine:
-            self._release(self._storage, self._taken(self._mine, self._storage.room_bytes))
+            self._release(self._storage, self._taken(self._mine, self._storage.room_bytes(ahead_s)))
         else:
-            room_bytes = self._spare_room_bytes()  # chooses what is spare, too
+            room_bytes = self._spare_room_bytes(ahead_s)  # chooses what is spare, too
             self._release(self._storage, self._taken(self._spare, room_bytes))
 
-    def _spare_room_bytes(self) -> float:
+    @property
+    def _is_storage_faster(self) -> bool:
+        """Whether the storage gives what peers hold, too, because it is faster than all of them."""
+        speeds = self._speeds
+        is_faster = speeds.measured_s >= MEASURE_S and self._storage.speed > speeds.of_peers
+        return is_faster and not self._peers.saves_egress
+
+    def _spare_room_bytes(self, ahead_s: float) -> float:
         """How much of what others hold, or are to read, the storage is to give: much if it is the faster one."""
-        (since, before), (now, after) = self._given[0], self._given[-1]
-        speed = (after - before) / max(now - since, LOOK_S)
-        is_late = now - since >= self._patience_s
-        is_stuck = is_late and after == before
-        is_faster = now - since >= MEASURE_S and self._storage.speed > speed
-        may_be_faster = not self._storage.is_waited_for and 4 * self._storage.speed >= speed
+        speed = self._speeds.of_peers
+        is_late = self._speeds.measured_s >= self._patience_s
+        is_stuck = is_late and speed == 0
+        may_be_faster = not self._storage.awaited_bytes and 4 * self._storage.speed >= speed
         room_bytes = 0.0
-        if is_stuck or (is_faster and not self._peers.saves_egress):
-            room_bytes = self._storage.room_bytes
+        if is_stuck or self._is_storage_faster:
+            room_bytes = self._storage.room_bytes(ahead_s)
         elif may_be_faster and not self._peers.saves_egress:
             left_bytes = self._probed_bytes - self._storage.released_bytes
-            room_bytes = min(left_bytes, max(RUN_BYTES, self._storage.released_bytes))
+            # At once as much as takes a faster storage a moment: fewer bytes would only show its latency
+            room_bytes = min(left_bytes, max(RUN_BYTES, PROBE_S * speed))
         if room_bytes > 0 and not self._spare:
             # The others soon give what they read now
             takes_all = is_stuck or (is_late and self._storage.speed > 2 * speed)
@@ -296,7 +301,7 @@ class LoadGuide:
             if each.item in self._pending and each.item not in left_out:
                 taken.append((each, crc))
                 run = self._run_of[each.item]
-                room_bytes -= each.end - each.begin
+                room_bytes -= _size(each)
         return taken
 
     def _release(self, flow: Flow, items: Iterable[Offered], address: str | None = None) -> None:
@@ -305,7 +310,8 @@ class LoadGuide:
         for each, crc in items:
             if self._pending.pop(each.item, None) is None:
                 continue
-            flow.released_bytes += each.end - each.begin
+            self._left_bytes -= _size(each)
+            flow.released_bytes += _size(each)
             source = each.number if address is None else self._source_of[each.number, address]
             table.extend((each.item, source, crc))
             if address is None:
@@ -329,6 +335,10 @@ def owners(runs: Sequence[str], nodes: Iterable[str]) -> dict[str, str]:
         chosen[run] = next(name for name in sorted(names, key=lambda name: _rank(run, name)) if room[name])
         room[chosen[run]] -= 1
     return chosen
+
+
+def _size(each: Missing) -> int:
+    return each.end - each.begin
 
 
 def _rank(run: str, name: str) -> bytes:

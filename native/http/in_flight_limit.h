@@ -19,8 +19,9 @@ namespace streamer {
 class InFlightLimit {
  public:
   // `counters` must outlive this object.
-  InFlightLimit(unsigned max_in_flight, const RequestAdvice& advice, HttpCounters& counters)
-      : window_(max_in_flight, advice), counters_(counters) {}
+  InFlightLimit(unsigned max_in_flight, const RequestAdvice& advice, unsigned servers,
+                HttpCounters& counters)
+      : window_(max_in_flight, advice, servers), counters_(counters) {}
 
   bool has_room(std::size_t in_flight) const { return in_flight < window_.size(); }
   // Whether the reactor must take no further block, because it leaves them to others.

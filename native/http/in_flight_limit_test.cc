@@ -7,7 +7,7 @@ namespace {
 
 constexpr unsigned kFirst = 4;  // requests at a time of a new reactor
 
-InFlightLimit limit_with(HttpCounters& counters) { return {64, RequestAdvice{}, counters}; }
+InFlightLimit limit_with(HttpCounters& counters) { return {64, RequestAdvice{}, 1, counters}; }
 
 // Sleeps nearly all of the time, while each of these requests receives 50 MB/s.
 void sleep(InFlightLimit& limit, unsigned in_flight) {

@@ -3,9 +3,10 @@
 //
 // A few connections to a server nearby deliver as fast as a thread reads. More connections only
 // spread the work over more memory at a time, which costs cache misses. A store that is far away,
-// or that limits each connection (S3: some 90 MB/s after some 30 ms), needs dozens. The window
-// doubles if the reactor sleeps most of the time with all requests under way and each request is
-// slow. It does not double if each request receives almost nothing.
+// or that limits each connection (S3: some 90 MB/s after some 30 ms), needs dozens. The first size
+// is for each server: caches of other machines, and the storage, do not wait for each other. The
+// window doubles if the reactor sleeps most of the time with all requests under way and each
+// request is slow. It does not double if each request receives almost nothing.
 //
 // A load is short, so the window doubles twice before the effect can be measured. After the added
 // requests had time to answer, the window keeps as many of them as increased the speed of all
@@ -34,9 +35,9 @@ struct ReceivedBytes {
 class InFlightWindow {
  public:
   // If the server is known to be slow to answer, the first size is larger.
-  InFlightWindow(unsigned max_size, const RequestAdvice& advice)
+  InFlightWindow(unsigned max_size, const RequestAdvice& advice, unsigned servers = 1)
       : max_size_(max_size),
-        size_(std::min(advice.is_distant ? kFirstSizeOfDistant : kFirstSize, max_size)),
+        size_(std::min(servers * (advice.is_distant ? kFirstSizeOfDistant : kFirstSize), max_size)),
         settled_after_s_(std::clamp(advice.first_byte_s * kWaits, kObservedS, kLongestSettlingS)) {}
 
   unsigned size() const { return size_; }

@@ -132,6 +132,11 @@ TEST_CASE("a shrunk window stays small for a while, and leaves room for at least
   CHECK(reactor.window.size() == 1);
 }
 
+TEST_CASE("the first size leaves room for each server") {
+  CHECK(InFlightWindow(64, {}, 5).size() == 20);
+  CHECK(InFlightWindow(64, {}, 65).size() == 64);
+}
+
 TEST_CASE("the limit may be below the first size") { CHECK(InFlightWindow(1, {}).size() == 1); }
 
 }  // namespace

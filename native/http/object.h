@@ -77,6 +77,9 @@ class HttpObject {
   void watch_progress() { progress_.emplace(); }
   ProgressWatch* progress() { return progress_ ? &*progress_ : nullptr; }
 
+  void note_received(std::uint64_t bytes) { received_bytes_ += bytes; }
+  std::uint64_t received_bytes() const { return received_bytes_; }
+
   std::shared_ptr<const HttpTarget> target() {
     const std::lock_guard lock(mutex_);
     return target_;
@@ -154,6 +157,7 @@ class HttpObject {
   const bool can_refresh_;
   std::optional<AnswerChecksum> answer_checksum_;
   std::optional<ProgressWatch> progress_;
+  std::atomic<std::uint64_t> received_bytes_{0};
   std::atomic<bool> has_unverified_answers_{false};
   std::atomic<bool> has_conditions_{true};
   std::mutex mutex_;

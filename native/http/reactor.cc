@@ -1,6 +1,7 @@
 #include "http/reactor.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/descriptors.h"
@@ -25,6 +26,14 @@ std::shared_ptr<Endpoint> server_of_first(const std::vector<std::unique_ptr<Http
   return (*found)->target()->endpoint;
 }
 
+unsigned count_servers(const std::vector<std::unique_ptr<HttpObject>>& objects) {
+  std::set<std::shared_ptr<Endpoint>> servers;
+  for (const auto& object : objects) {
+    if (object) servers.insert(object->target()->endpoint);
+  }
+  return static_cast<unsigned>(servers.size());
+}
+
 }  // namespace
 
 HttpReactor::HttpReactor(Scheduler& scheduler,
@@ -41,7 +50,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       multi_(KeptConnections::of_process().take(*server_),
              std::max(max_in_flight, kConnectionsKept)),
       requests_(multi_, timeouts, max_in_flight, scheduler.trace()),
-      limit_(max_in_flight, server_->advice(), counters),
+      limit_(max_in_flight, server_->advice(), count_servers(objects), counters),
       hedged_(requests_, hedge_budget, counters),
       unserved_(requests_),
       renewals_(scheduler, counters) {}

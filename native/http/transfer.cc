@@ -121,6 +121,7 @@ bool HttpTransfer::take_body(std::string_view data) {
   block_.received += copied;
   if (block_.received == block_.size()) complete_at_ = Clock::now();
   received_bytes_ += copied;
+  object_->note_received(copied);
   if (ProgressWatch* const progress = object_->progress()) progress->note_bytes(copied);
   if (block_.answer) {
     block_.answer->received = compute(object_->answer_checksum()->code,

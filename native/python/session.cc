@@ -285,7 +285,7 @@ void register_session(py::module_& module) {
            })
       .def("stats", &stats_of)
       .def("peer_bytes", &Session::peer_bytes)
-      .def("landed_bytes", &Session::landed_bytes)
+      .def("received_bytes", &Session::received_bytes)
       .def("lost_peers", &Session::lost_peers)
       .def("win_back", &Session::win_back, py::arg("source"))
       .def("take_trace", &take_trace)

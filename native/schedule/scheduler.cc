@@ -41,10 +41,8 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
 }
 
 Scheduler::Queue Scheduler::queue_for(const Span& span) const {
-  const std::vector<std::uint32_t>& servers = options_.server_of_source;
-  const std::uint32_t server = servers.empty() ? 0 : servers.at(span.source);
   const std::int32_t device = span.item_count > 0 ? plan_.items[span.first_item].device : kHost;
-  return {static_cast<std::size_t>(lane_of_source_[span.source]), server, device};
+  return {static_cast<std::size_t>(lane_of_source_[span.source]), server_of(span.source), device};
 }
 
 // Blocks of what is encrypted or hashed contain only whole pieces.
@@ -153,7 +151,7 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
     result.is_finished = true;
   } else if (is_found) {
     ++lane.in_flight;
-    ++in_flight_[result.block->device];
+    count_in_flight(*result.block, 1);
     ++stats_.blocks;
     rate_.record(result.block->size() - result.block->received, now);
   } else {
@@ -211,7 +209,7 @@ void Scheduler::requeue(Lane which, Block block, TimePoint due) {
 
 void Scheduler::queue_again(LaneQueue& lane, Block block, TimePoint due) {
   --lane.in_flight;
-  --in_flight_[block.device];
+  count_in_flight(block, -1);
   if (is_stopped_) return;  // the slot of the block goes back to its ring
   if (block.received == 0) take_slot_back(block);
   lane.retries.emplace(due, std::move(block));

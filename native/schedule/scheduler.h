@@ -177,6 +177,8 @@ class Scheduler {
     std::unique_lock<std::mutex> lock_;
   };
   void unlock_and_wake(std::unique_lock<std::mutex>& lock);
+  std::uint32_t server_of(std::uint32_t source) const;
+  void count_in_flight(const Block& block, int change);
   void check_bytes(Block& block);
   void spend_time(TimePoint now);
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
@@ -251,7 +253,8 @@ class Scheduler {
   std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceSlots> devices_;
-  std::map<std::int32_t, std::uint32_t> in_flight_;  // by device: blocks in flight, of all lanes
+  std::map<std::int32_t, int> in_flight_;      // by device: blocks in flight, of all lanes
+  std::map<std::uint32_t, int> in_flight_at_;  // the same, by server
   std::set<std::uint32_t> gpudirect_sources_;
   std::optional<ReadError> error_;
   std::atomic<bool> is_stopped_ = false;  // written under the lock

@@ -14,7 +14,7 @@ void Scheduler::count_landed(Lane which, const Block& block) {
 void Scheduler::count_done(Lane which, const Block& block) {
   LaneQueue& lane = queue_of(which);
   --lane.in_flight;
-  --in_flight_[block.device];
+  count_in_flight(block, -1);
   stats_.bytes_landed += block.size();
   for (const Segment& segment : block.destinations) {
     if (segment.item == Segment::kNoItem) continue;

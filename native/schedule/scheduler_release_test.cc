@@ -131,6 +131,22 @@ TEST_CASE("neighbours that are released together to one source share a block, in
   CHECK(ranges == decltype(ranges){{0, 2}, {2, 3}, {3, 4}, {4, 7}});
 }
 
+TEST_CASE("a slow source does not take the place of others") {
+  Scheduler scheduler(held_back_plan(16), kLanes, options_of(1 << 20));
+  std::vector<ReleasedItem> items;
+  for (std::uint32_t item = 0; item < 12; ++item) items.push_back({item, kPeer, 0});
+  for (std::uint32_t item = 12; item < 16; ++item) items.push_back({item, kStorage, 0});
+  scheduler.release(items);
+  std::vector<Block> taken;
+  for (int i = 0; i < 4; ++i) {
+    taken.push_back(*scheduler.try_take(Lane::kHttp, Clock::now()).block);
+  }
+  CHECK(std::ranges::count(taken, kStorage, &Block::source) == 2);
+  const auto given = std::ranges::find(taken, kStorage, &Block::source);
+  scheduler.finish(Lane::kHttp, std::move(*given));
+  CHECK(scheduler.try_take(Lane::kHttp, Clock::now()).block->source == kStorage);
+}
+
 TEST_CASE("an item that is released twice, or that no one held back, is read once") {
   Plan plan = held_back_plan(2);
   plan.held_back = {0};

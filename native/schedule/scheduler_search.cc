@@ -20,6 +20,15 @@ ReadError no_memory_for(const Item& item) {
 
 }  // namespace
 
+std::uint32_t Scheduler::server_of(std::uint32_t source) const {
+  return options_.server_of_source.empty() ? 0 : options_.server_of_source.at(source);
+}
+
+void Scheduler::count_in_flight(const Block& block, int change) {
+  in_flight_[block.device] += change;
+  in_flight_at_[server_of(block.source)] += change;
+}
+
 bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) {
   if (!admission) return true;
   const std::optional<TimePoint> later = admission(source, first_started);
@@ -44,14 +53,17 @@ bool Scheduler::take_due(LaneQueue& lane, Search& search) {
 }
 
 // Considers all servers that may be asked, and all devices that have pinned memory. Returns the
-// cutter of the device with the fewest blocks in flight; among equals, the one with the first item.
-// Returns null if all were tried.
+// cutter of the device with the fewest blocks in flight; among equals, that of the server with the
+// fewest, so that a slow server does not take the place of others; among equals, the one with the
+// first item. Returns null if all were tried.
 BlockCutter* Scheduler::most_urgent(LaneQueue& lane, Search& search,
                                     const std::set<const BlockCutter*>& tried) {
   const auto urgency = [this](const BlockCutter& cutter) {
+    if (queue_.is_in_item_order()) return std::tuple(0, 0, cutter.item());
     const auto blocks = in_flight_.find(is_on_device(cutter.device()) ? cutter.device() : kHost);
-    const bool is_even = queue_.is_in_item_order() || blocks == in_flight_.end();
-    return std::pair(is_even ? 0 : blocks->second, cutter.item());
+    const auto at_server = in_flight_at_.find(server_of(cutter.source()));
+    return std::tuple(blocks == in_flight_.end() ? 0 : blocks->second,
+                      at_server == in_flight_at_.end() ? 0 : at_server->second, cutter.item());
   };
   BlockCutter* next = nullptr;
   for (BlockCutter& cutter : lane.cutters) {

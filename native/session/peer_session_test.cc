@@ -86,7 +86,7 @@ class PeerLoad {
     }
     CHECK(delivered == plan_.items.size());
     CHECK(session_.stats().scheduler.retries == 0);
-    CHECK(session_.landed_bytes()[0] == kObjectBytes - peer_bytes());
+    CHECK(session_.received_bytes()[0] == kObjectBytes - peer_bytes());
     session_.close();
     check_cache(kObjectBytes);
   }
@@ -168,7 +168,7 @@ TEST_CASE("nothing that a peer sent is in the cache before its item is complete 
       [](int number) { return number == 0 ? LoopbackFault::kNone : LoopbackFault::kSilent; });
   load.hold_back();
   load.release(0, 1);
-  while (load.session().landed_bytes()[1] == 0) {
+  while (load.session().received_bytes()[1] == 0) {
     REQUIRE_FALSE(load.session().wait(0.01).error);
   }
   SUBCASE("the load is closed") {

@@ -247,7 +247,14 @@ std::map<std::uint32_t, std::uint64_t> Session::peer_bytes() {
   return state.scheduler ? state.scheduler->peer_bytes() : std::map<std::uint32_t, std::uint64_t>{};
 }
 
-std::vector<std::uint64_t> Session::landed_bytes() { return state().scheduler->landed_bytes(); }
+std::vector<std::uint64_t> Session::received_bytes() {
+  std::vector<std::uint64_t> bytes = state().scheduler->landed_bytes();
+  const auto& objects = state().sources.objects();
+  for (std::size_t source = 0; source < bytes.size(); ++source) {
+    if (objects[source]) bytes[source] = objects[source]->received_bytes();
+  }
+  return bytes;
+}
 
 void Session::release(const std::vector<ReleasedItem>& items) { state().scheduler->release(items); }
 

@@ -113,7 +113,8 @@ class Session {
   // Returns how many bytes of finished items came from the caches of other machines, by source.
   std::map<std::uint32_t, std::uint64_t> peer_bytes();
   // For the guide of a load with peers, see Scheduler. Call these only after start().
-  std::vector<std::uint64_t> landed_bytes();
+  // Returns the bytes that each source has given; for HTTP, those of unfinished blocks, too.
+  std::vector<std::uint64_t> received_bytes();
   void release(const std::vector<ReleasedItem>& items);
   std::vector<std::uint32_t> lost_peers();
   void win_back(std::uint32_t source);
