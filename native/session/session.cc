@@ -248,12 +248,7 @@ std::map<std::uint32_t, std::uint64_t> Session::peer_bytes() {
 }
 
 std::vector<std::uint64_t> Session::received_bytes() {
-  std::vector<std::uint64_t> bytes = state().scheduler->landed_bytes();
-  const auto& objects = state().sources.objects();
-  for (std::size_t source = 0; source < bytes.size(); ++source) {
-    if (objects[source]) bytes[source] = objects[source]->received_bytes();
-  }
-  return bytes;
+  return state().sources.received_bytes(state().scheduler->landed_bytes());
 }
 
 void Session::release(const std::vector<ReleasedItem>& items) { state().scheduler->release(items); }

@@ -61,6 +61,13 @@ std::vector<std::shared_ptr<Endpoint>> Sources::endpoints() const {
   return endpoints;
 }
 
+std::vector<std::uint64_t> Sources::received_bytes(std::vector<std::uint64_t> landed_bytes) const {
+  for (std::size_t source = 0; source < landed_bytes.size(); ++source) {
+    if (objects_[source]) landed_bytes[source] = objects_[source]->received_bytes();
+  }
+  return landed_bytes;
+}
+
 std::string Sources::version(std::uint32_t source) const {
   if (files_.at(source)) return files_[source]->version();
   if (objects_[source]) return objects_[source]->version();

@@ -38,6 +38,8 @@ class Sources {
   const std::vector<std::unique_ptr<NfsObject>>& nfs_files() const { return nfs_files_; }
   // Returns the endpoint of each source's server; null for a source without a server.
   std::vector<std::shared_ptr<Endpoint>> endpoints() const;
+  // Returns the bytes that each source has given: those that landed; for HTTP, those that came.
+  std::vector<std::uint64_t> received_bytes(std::vector<std::uint64_t> landed_bytes) const;
   // Returns the error of an NFS server without address, which ends the load.
   const std::optional<ReadError>& lookup_error() const { return lookup_error_; }
 

@@ -35,7 +35,8 @@ def normalized(message: str, folder: Path) -> str:
     message = message.replace(str(folder), "/models")
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9000", message)
     message = re.sub(r"bytes \d+-\d+ of 240148", "bytes 65536-131071 of 240148", message)  # any block may be the first
-    if "has been failing" in message:  # which block is given up first, after how many attempts of its own
+    if "has been failing" in message or "for this object alone" in message:
+        # Which block is given up first, after how many attempts of its own, and whether that is more than one
         message = re.sub(r"for [\d.]+ s and \d+ requests?", "for 120.2 s and 46 requests", message)
         message = re.sub(r", \d+ attempts in [\d.]+ s", "", message)
     message = re.sub(r"\d+ attempts", "3 attempts", message)  # a busy machine may look at the object once more
