@@ -48,7 +48,10 @@ class Flow:
         return max(1, ahead_bytes) - self.awaited_bytes
 
     def most_bytes(self, left_s: float, other_speed: float) -> float:
-        """How much it gives before the other, faster one gives the same, after all the rest of the load."""
+        """Return how large an item may be, if this source is to give it earlier than a faster one.
+
+        The faster one would begin with it when all the rest of the load has come.
+        """
         if not 0 < self.speed < other_speed:
             return math.inf
         return (left_s - self.awaited_bytes / self.speed) / (1 / self.speed - 1 / other_speed)

@@ -47,7 +47,8 @@ MEASURE_S = 0.15  # a speed says something after this
 RUN_BYTES, LEAST_RUN_BYTES = 4 << 20, 1 << 20
 FEW_RUNS, MOST_RUNS = 64, 1024  # runs are smaller if there were fewer of them, and larger if there were more
 LEAST_PROBED_BYTES = 32 << 20  # less than this comes before a speed is measured
-PROBED, PROBE_S = 1 / 32, 0.1
+PROBED = 1 / 32  # of the load: as much is read to measure the storage
+PROBE_S = 0.1  # so long the peers need for what is read at once
 MOST_READERS = 64  # if more nodes load, the others read nothing from the storage
 WIN_BACKS = 3  # so often a peer that has failed is read again
 
@@ -60,7 +61,7 @@ class LoadGuide:
     def __init__(self, peers: Peers, missing: Sequence[Missing], *, in_item_order: bool) -> None:
         self._peers, self._missing, self._in_item_order = peers, missing, in_item_order
         self._pending = {each.item: each for each in missing}
-        self._size_bytes = self._left_bytes = sum(map(_size, missing))  # of all items, and of those that pend
+        self._size_bytes = self._left_bytes = sum(map(_size, missing))  # of all items; of those not released yet
         self._name = secrets.token_hex(8)
         self._name_of = peers.names_of(missing)
         self._claims: Claims = {name: set() for name in self._name_of.values()}  # told to the others

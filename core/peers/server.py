@@ -79,7 +79,7 @@ class PeerServer:
         return self._address("127.0.0.1" if is_local("127.0.0.1") else "::1")
 
     def _address(self, name: str) -> str:
-        """Return where it listens; if that is all addresses of the machine, with this name of it."""
+        """Return host and port. If the server listens on all addresses of the machine, the host is the given name."""
         is_any = self._host in ("::", "0.0.0.0")  # noqa: S104 (compared)
         return joined_address(name if is_any else self._host, self.port)
 

@@ -179,6 +179,14 @@ TEST_CASE("a load that is stopped waits for no item that is held back, and relea
   CHECK(delivery.is_finished);
 }
 
+TEST_CASE("an item that was released is not handed out after a failure") {
+  Scheduler scheduler(held_back_plan(3), kLanes, options_of(1000));
+  scheduler.release({{0, kStorage, 0}});
+  scheduler.fail(error_of(ErrorCode::kHttpStatus, "a block failed"));
+  CHECK_FALSE(scheduler.take(Lane::kHttp));
+  CHECK(scheduler.wait(0).items.empty());
+}
+
 TEST_CASE("in item order, the first item gets memory even if it is released last") {
   constexpr std::uint32_t kItems = 8;
   Scheduler scheduler(held_back_plan(kItems), kLanes, options_of(3 * kItemBytes, true));
